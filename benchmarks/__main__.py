@@ -35,7 +35,7 @@ NO_VERDICT = (
     f"no verdict: the full run may judge otherwise, because the target is less than {QUICK_MARGIN * 100:.0f} % away, "
     "the rounds disagree, or the figure depends on the amount of data"
 )
-WIDTH = 120  # of a table in a file, which has no width of its own
+WIDTH = 120  # the width of a table in a file
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -34,7 +34,7 @@ class Sleeper(Protocol):
 
 
 class Bench:
-    """One benchmark.  It calls `progress(done, all, what)` before every run, and lists our own failures in `broken`.
+    """One benchmark.  Before every run it calls `progress(done, all, what)`.  `broken` lists our own failures.
 
     With `alone` no peer is started, and each is `Missing`.
     """
@@ -82,7 +82,9 @@ class Bench:
                 self._stack = outer
 
     def peer(self, name: str, make: Callable[[], T]) -> T | Missing:
-        """Makes a peer.  If it is not available, returns the reason, and the benchmark continues without it."""
+        """Makes a peer.  If the peer is not available, returns the reason, and the benchmark continues without the
+        peer.
+        """
         self.doing(f"starting {name}")
         try:
             if self._alone:
@@ -164,9 +166,9 @@ class Bench:
     ) -> None:
         """Adds a line to the table.  If the contestant failed, there is no line, and the exit status is 1.
 
-        With `by_amount` the figure depends on the amount of data, so a plan with less data gives no verdict.
-        `in_full` has both series as predicted for the full plan's amount of data (`with_full_rate`).  The figure has a
-        verdict only if they give the same one.
+        With `by_amount` the figure depends on the amount of data, so a plan with less data gives no verdict. `in_full`
+        has both series as predicted for the full plan's amount of data (`with_full_rate`).  The figure has a verdict
+        only if the predicted series give the same verdict.
         """
         if isinstance(series, Missing):
             self.broken.append(f"{name}: {series.why}")

@@ -16,7 +16,7 @@ Row = Mapping[str, Any]
 class Line(NamedTuple):
     """One line of the chart.
 
-    `ceiling` names references of the same figure, or of `ceiling_figure`; the run has one of them.
+    `ceiling` names references of `figure`, or of `ceiling_figure` if it is given; a run has one of these references.
     """
 
     label: str

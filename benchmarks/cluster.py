@@ -19,7 +19,7 @@ from testbed.processes import Processes, ServerProcess
 
 BROKER = "broker-a"
 FILE_SIZE = 256 << 20  # the same as for RocketMQ's broker
-ADMIN_TIMEOUT_S = 60.0  # for a call on a busy machine
+ADMIN_TIMEOUT_S = 60.0  # time-out of a call; long, because the machine may be busy
 SIZES = {
     "mappedFileSizeCommitLog": FILE_SIZE,
     # RocketMQ's defaults, not those of the tests
@@ -27,7 +27,7 @@ SIZES = {
     "maxHashSlotNum": 5_000_000,
     "maxIndexNum": 20_000_000,
 }
-# These time-outs are long, so that a busy machine does not fail a run.  RocketMQ's broker has the same.
+# Time-outs are long, so that a busy machine does not fail a run.  RocketMQ's broker has the same time-outs.
 PATIENCE = {"slaveTimeout": 60_000, "syncFlushTimeout": 60_000}
 
 

@@ -1,7 +1,7 @@
 """P16 measures what pending timers, deliveries under way and groups cost a broker, and retention with pending timers.
 
-Two brokers have the same messages, and one of them also has pending work.  If both cost the same, the costs grow only
-with the work that is due.  It has no peers.
+Two brokers have the same messages, and one of them also has pending work.  If both brokers cost the same, costs grow
+only with the work that is due.  The benchmark has no peers.
 """
 
 import time
@@ -182,7 +182,7 @@ def pops(bench: Bench, one: OurCluster) -> Sample:
 
 
 def deliver(bench: Bench, one: OurCluster) -> Sample:
-    """Measures the time from the second in which timers are due until all of them are in their topic."""
+    """Measures the time from the second in which timers are due until all timers are in their topic."""
     count = bench.plan.pick(5_000, 2_500, 500)
     after_s = 2 + count // SENDS_A_SECOND
     while (seconds := delivery_s(one, count, after_s)) is None:
@@ -193,7 +193,7 @@ def deliver(bench: Bench, one: OurCluster) -> Sample:
 def delivery_s(one: OurCluster, count: int, after_s: int) -> float | None:
     """Returns how long the broker takes to deliver timers that are due in `after_s` seconds.
 
-    Returns None if sending them takes longer than that.
+    Returns None if sending the timers takes longer than `after_s`.
     """
     before = one.count(DUE)
     due_s = one.load.ask("timers", topic=DUE, count=count, size=SIZE, after_s=after_s, spread_s=1)["first_s"]

@@ -15,7 +15,9 @@ STILL_WARMING = 1.05  # a warm-up is followed by another one if it is faster tha
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The amount of data and the number of runs.  `quick` gives a verdict only if `full` would give the same one."""
+    """The amount of data and the number of runs.  A `quick` run gives a verdict only if a `full` run would give the
+    same verdict.
+    """
 
     name: str
     rounds: int

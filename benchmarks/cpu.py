@@ -8,7 +8,7 @@ from typing import NamedTuple
 import psutil
 
 HARNESS, ENDED, OTHER = "harness", "processes that ended in it", "other"
-SHOWN = 0.05  # of a core; kinds that used less are left out
+SHOWN = 0.05  # the share of a core below which a kind of process is not shown
 # The first pattern that a command line contains decides.
 KINDS = (
     (" broker -c ", "master"),

@@ -25,7 +25,7 @@ ANSWER_TIMEOUT_S = 600.0  # far more than any command takes: a process that hang
 
 
 class Driver:
-    """A load process.  It ends with its children when its input ends, or when the harness ends."""
+    """A load process.  The process ends with its children when its input ends, or when the harness ends."""
 
     def __init__(
         self, name: str, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None

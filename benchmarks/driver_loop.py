@@ -1,6 +1,6 @@
 """The loop of a load process: it reads commands, calls functions, and writes what they return.
 
-It uses only the standard library, since it also runs in the environment of the Python peers.
+The module uses only the standard library, because it also runs in the environment of the Python peers.
 """
 
 import json

@@ -111,7 +111,7 @@ def is_settled(
     target: Target,
     in_full: tuple[Series | Missing, Series | Missing | None] | None = None,
 ) -> bool:
-    """Returns True if any run with a median within QUICK_MARGIN of this one's has the same verdict.
+    """Returns True if every run whose median is within QUICK_MARGIN of this run's median would get the same verdict.
 
     For this, each round by itself and the median at both ends of the margin must give one verdict.  `in_full` has both
     series as predicted for the full run's amount of data, which must give the same verdict, too.

@@ -1,7 +1,7 @@
 """P14 measures the cost of a row with more log, more queues and larger bodies, and the time to compute the lag of many
 groups.
 
-It has no peers.
+The benchmark has no peers.
 """
 
 import time

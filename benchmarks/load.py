@@ -29,7 +29,7 @@ FILL_ROWS = 50_000
 COLUMN_ROWS, COLUMN_BYTES = 10_000, 16 << 20
 COLUMNS_IN_FLIGHT = 8
 TIMEOUT_S = 90.0  # for a call
-ANSWERED_S = 300.0  # by then every send has ended
+ANSWERED_S = 300.0  # the longest wait for the answer to a send
 POP_MESSAGES = 32
 INVISIBLE_S = 10 * 3600.0
 TIMERS_IN_FLIGHT = 10_000
@@ -199,7 +199,7 @@ class Load:
         return _threads(threads, seconds, once)
 
     def pop(self, topic: str, group: str, address: str, count: int) -> dict[str, Any]:
-        """Pops this many messages and leaves them unacknowledged for hours."""
+        """Pops `count` messages, which stay unacknowledged for hours."""
         begun, left = time.perf_counter(), count
         while left:
             found = len(self._pop(topic, group, address, min(left, POP_MESSAGES)).messages)
@@ -256,7 +256,8 @@ class Load:
     def pull_columns(self, topic: str, crc: int = 0, limit: int = 0, grpc: int = 0) -> dict[str, Any]:
         """Reads a topic, or about `limit` messages of it, as RecordBatches of offset, timestamp and body.
 
-        It uses plain sockets if the broker offers them, or gRPC with `grpc`; `over` in the answer names the transport.
+        The records come over plain sockets if the broker offers them, or over gRPC with `grpc`.  `over` in the answer
+        names the transport.
         """
         client, consumer = self._reader(sockets=not grpc)
         bounds = consumer.bounds(topic)

@@ -1,7 +1,8 @@
 """P20 measures our client and Spark on a real RocketMQ, and RocketMQ's Java client at our brokers' remoting port.
 
 RocketMQ gives 32 messages a pull by default, and with raised limits 1,024.  The reference of pulls is RocketMQ's own
-Java consumer on the same topic with four threads.  The reference of Spark is its Kafka source with the same rows.
+Java consumer on the same topic with four threads.  The reference of our Spark source is Spark's Kafka source with the
+same rows.
 """
 
 from collections.abc import Mapping

@@ -48,7 +48,7 @@ async def _echo(request: bytes, _: Any) -> bytes:
 
 
 def _serve_sockets(listening: socket.socket) -> None:
-    """Serves connections.  Each sends the number of frames that it wants, and then gets them."""
+    """Serves connections.  A client sends the number of frames that it wants, and then gets these frames."""
     frame = b"x" * FRAME
     while True:
         connection, _ = listening.accept()

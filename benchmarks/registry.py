@@ -12,7 +12,7 @@ class Benchmark(NamedTuple):
     what: str
     needs: str
     run: Callable[[Bench], None]
-    spark: bool = False  # it starts a Spark session
+    spark: bool = False  # the benchmark starts a Spark session
 
 
 # Each function imports its module only when it runs, so that listing the benchmarks loads neither Spark nor Arrow.

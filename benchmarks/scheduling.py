@@ -64,8 +64,8 @@ def outsiders() -> list[str]:
 def is_ending(process: psutil.Process) -> bool:
     """Returns True if the process has begun to end.
 
-    From then on Linux shows it in the root cgroup.  A process that had much memory becomes a zombie only long after
-    that.
+    Linux shows an ending process in the root cgroup.  If the process had much memory, it becomes a zombie only much
+    later.
     """
     # After the name come state, parent, process group, session, terminal, the terminal's process group, and flags.
     fields = _proc(process.pid, "stat").rpartition(")")[2].split()

@@ -52,8 +52,8 @@ class Spark:
         return self.session.range(0, count, 1, 4).selectExpr(spark_expression(size, name))
 
     def summary(self, source: "Source") -> tuple[int, int]:
-        """Returns the number of rows and the checksum of their bodies.  It counts all columns, so that Spark reads
-        them.
+        """Returns the number of rows and the checksum of their bodies.  The query counts all columns, so that Spark
+        reads all of them.
         """
         frame = source.frame(self.session.read)
         others = [f"count(`{name}`)" for name in frame.columns]

@@ -30,7 +30,7 @@ LARGE = 1 << 20
 def rows_of(bench: Bench, size: int) -> tuple[int, float]:
     """Returns the number of rows, and the full plan's number as a multiple of it.
 
-    A batch takes a second to start, and longer with Kafka; a run of any plan should take longer than that.
+    Starting a batch takes a second, and longer with Kafka.  A run of any plan should take longer than its start.
     """
     full, quick = (6_000_000, 4_000_000) if size == 100 else (2_000_000, 1_300_000)
     return bench.plan.pick((full, 1.0), (quick, full / quick), (20_000, 1.0))
@@ -113,8 +113,8 @@ def bodies_of(
 def with_kafkas(
     bench: Bench, made: Spark, ours: OurCluster, peer: Kafka | Missing, topic: str, rows: int, size: int
 ) -> dict[str, Source | Missing]:
-    """Returns our topic with Kafka's columns and with all columns, and the same bodies in Kafka, default and tuned.
-    Checks all data.
+    """Returns our topic with Kafka's columns and with all columns, and a Kafka topic with the same bodies, read with
+    Kafka's defaults and tuned. Checks all data.
     """
     kafka_topic = bench.peer("Kafka", partial(fill_kafka, bench, made, peer, topic, rows, size))
     address = ours.name_server.address
@@ -129,7 +129,7 @@ def with_kafkas(
 
 
 def fill_kafka(bench: Bench, made: Spark, peer: Kafka | Missing, topic: str, rows: int, size: int) -> str | Missing:
-    """Writes the same bodies with Spark's Kafka sink."""
+    """Writes the bodies 0 to `rows` to Kafka with Spark's Kafka sink."""
     if isinstance(peer, Missing):
         return peer
     bench.doing(f"filling Kafka's {topic}")
@@ -147,7 +147,7 @@ def kafka_of(topic: str | Missing, peer: Kafka | Missing, *select: str, **option
 
 
 def check(bench: Bench, made: Spark, sources: dict[str, Source | Missing], rows: int, size: int) -> None:
-    """Checks that every source reads all of the same bodies once."""
+    """Checks that every source reads each body exactly once."""
     wanted = (rows, checksum(0, rows, size))
     there = {name: source for name, source in sources.items() if not isinstance(source, Missing)}
     for name, source in there.items():

@@ -1,6 +1,6 @@
 """P1 as a stream measures the steady rate of rows and, as a separate figure, the time to the first rows.
 
-The rate covers all micro-batches with data, from the start of the first to the end of the last.  These times come from
+The rate covers all micro-batches with data, from the start of the first to the end of the last.  The times come from
 the query's progress, so the start of the query is not included.  The other figure is the time from before `load()` to
 the commit of the first rows, for a new query and for one that continues from its checkpoint.
 """
@@ -32,7 +32,7 @@ def run(bench: Bench) -> None:
     plan = bench.plan
     nulls = {}
     for size in bench.plan.sizes:
-        # Batches have one size in all plans, so that the fixed cost of a batch has the same share.
+        # A batch has the same size in all plans, so that its fixed cost has the same share of the time.
         batch = bench.plan.pick(*((2_500_000, 2_500_000, 5_000) if size == 100 else (625_000, 625_000, 5_000)))
         rows = batch * bench.plan.pick(FULL_BATCHES, 2, 2)
         topic = ours.fill(f"stream{size}", rows, size)

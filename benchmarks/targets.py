@@ -78,7 +78,7 @@ GROWTH_LOG = at_most("P14", 1.3)
 GROWTH_QUEUES = at_most("P14", 2.0)
 GROWTH_LAG = at_most("P14", 1.0, of_value=True)
 COLD_BACKLOG = at_most("P15", 2.0)
-# Pending work costs no rate before it is due.  It is read at a start, and takes memory.
+# Pending work must not slow a broker before the work is due.  A start reads it, and it takes memory.
 PENDING_RATE = at_least("P16", 0.9)
 PENDING_START = at_most("P16", 2.0)
 TIMER_BYTES = at_most("P16", 64, of_value=True)
@@ -94,7 +94,7 @@ IDLE_STREAMS = at_most("P18", 400, of_value=True)
 SCRAPE = at_most("P19", 5, of_value=True)  # milliseconds
 ROCKETMQ_PULL = {100: at_least("P20", 3.0), 1024: at_least("P20", 2.0)}
 ROCKETMQ_PULL_RAISED = at_least("P20", 1.0)
-ROCKETMQ_SPARK = {False: at_least("P20", 0.6), True: at_least("P20", 1.0)}  # by whether the limits are raised
+ROCKETMQ_SPARK = {False: at_least("P20", 0.6), True: at_least("P20", 1.0)}  # True: RocketMQ's limits are raised
 ROCKETMQ_SINK = at_least("P20", 0.4)
 REMOTING_SEND = at_least("P20", 0.6)
 REMOTING_PULL = at_least("P20", 1.0)

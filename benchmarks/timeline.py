@@ -1,7 +1,7 @@
 """`python -m benchmarks.timeline [--flush] [--trace FILE]` shows what the puts of a pair wait for, from a traced run.
 
-It sends with `send_async`, 4,096 in flight, to a SYNC_MASTER pair (with --flush also SYNC_FLUSH), and shows how long
-each step of a put took.  --trace writes the puts for chrome://tracing or https://ui.perfetto.dev.
+The run sends with `send_async`, 4,096 messages in flight, to a SYNC_MASTER pair (with --flush also SYNC_FLUSH), and
+shows how long each step of a put took.  --trace writes the puts for chrome://tracing or https://ui.perfetto.dev.
 """
 
 import argparse

@@ -99,7 +99,7 @@ Call = Callable[..., Sample]
 def callers(
     bench: Bench, peer: Peer, endpoints: Endpoints, what: str, start: Callable[[str, str], Driver]
 ) -> dict[str, Call | Missing]:
-    """Starts a client process for each endpoint, and returns functions that send commands to them."""
+    """Starts a client process for each endpoint, and returns for each process a function that sends commands to it."""
 
     def caller(name: str, endpoint: str) -> Call:
         client = start(name, endpoint)

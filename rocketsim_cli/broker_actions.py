@@ -51,5 +51,5 @@ def _did(change: Callable[[ServerProcess], bool], server: ServerProcess) -> bool
         return change(server)
     except Trouble as error:
         raise RocketSimError(str(error)) from None
-    except KeyboardInterrupt:  # of the sleep that notices Ctrl-C
+    except KeyboardInterrupt:  # raised by the sleep that notices Ctrl-C
         raise RocketSimError("the cluster is being stopped") from None

@@ -40,8 +40,8 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class RunningCluster:
-    """The processes of a cluster.  `is_ready`: all servers serve.  Before that, the process of `rocketsim up` is the
-    only member.
+    """The processes of a cluster.  `is_ready` is True once all servers serve.  Until then, the process of `rocketsim
+    up` is the only member.
     """
 
     is_ready: bool
@@ -108,8 +108,8 @@ class ClusterDirectory:
 
     @classmethod
     def default(cls) -> "ClusterDirectory":
-        """Returns the directory that `rocketsim up --detach` uses without `--dir`.  Its stores are deleted when the
-        cluster ends.
+        """Returns the directory that `rocketsim up --detach` uses without `--dir`.  The stores in this directory are
+        deleted when the cluster ends.
         """
         if not _default().is_absolute():
             raise Trouble("this user has no home directory: give --dir, or set XDG_STATE_HOME")
@@ -144,8 +144,8 @@ class ClusterDirectory:
         return f"rocketsim {word}" if self.folder == _default() else f"rocketsim {word} --dir {self.folder}"
 
     def load(self) -> RunningCluster | None:
-        """Returns the cluster that `cluster.json` describes, even if its processes have ended since.  None: there is no
-        such file.
+        """Returns the cluster that `cluster.json` describes, even if its processes have ended since.  Returns None
+        without that file.
         """
         try:
             text = self._state.read_text()

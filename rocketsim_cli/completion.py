@@ -80,8 +80,8 @@ def _found(ctx: typer.Context, names: "Callable[[Admin], Iterable[str]]") -> lis
 
 
 def _connection(ctx: typer.Context) -> "Connection":
-    """Returns the connection that the finished command would use.  It takes the options before the command from the
-    parsed words, because typer does not call the callback `rocketsim` for a completion.
+    """Returns the connection that the finished command would use.  The options before the command are taken from the
+    parsed words, because typer does not call `rocketsim` for a completion.
     """
     import rocketsim_client  # noqa: F401 -- imported before the time-out starts, because it takes a while
     from rocketsim_cli import contexts

@@ -55,6 +55,6 @@ def given_options(context: typer.Context) -> ConnectionOptions:
 
 
 def _merged(given: ConnectionOptions, others: ConnectionOptions) -> ConnectionOptions:
-    """Returns the given options, with those of a context where none was given."""
+    """Returns the given options.  Options that were not given are taken from `others`, the options of a context."""
     own = {one.name: getattr(given, one.name) for one in fields(given) if getattr(given, one.name) != one.default}
     return replace(others, **own)

@@ -16,7 +16,7 @@ from rocketsim_cli.tables import note
 from rocketsim_cli.trouble import Trouble, WrongCommandLine
 
 PORT = 8088
-ACTION_TIMEOUT_S = 5.0  # of a call to one broker for something that a user changes
+ACTION_TIMEOUT_S = 5.0  # for a call to one broker that changes something for a user
 ASK_TIMEOUT_S = 2.0  # for a call to one broker; short, so that a page soon shows which broker does not answer
 INSTALL = command_for("console")
 _FILE: dict[str, Any] = {"exists": True, "dir_okay": False, "show_default": False}

@@ -74,7 +74,7 @@ def consume(
         bool, typer.Option("--json", help="Print a JSON line for each message; errors are JSON on standard error.")
     ] = False,
 ) -> None:
-    """Show messages and commit the offsets of those that were shown.
+    """Show messages, and commit the offsets of the messages that were shown.
 
     The command pulls all queues up to their ends. With --pop the brokers choose which messages to deliver, as to
     RocketMQ 5's clients: each message goes to one member of the group. Messages that were shown are acknowledged;
@@ -114,8 +114,8 @@ def consume(
 
 
 class Source(Protocol):
-    """Yields messages, and commits those that its caller has taken. A message counts as taken when the caller asks for
-    the next one.
+    """Yields messages, and commits the messages that its caller has taken. A message counts as taken when the caller
+    asks for the next one.
     """
 
     def messages(self, stop: threading.Event, *, follow: bool) -> "Iterator[MessageView]": ...
@@ -142,8 +142,8 @@ def show_until(
 
 @contextmanager
 def stop_on_signal() -> Iterator[threading.Event]:
-    """Yields an event that Ctrl-C and SIGTERM set. They do not interrupt the program, so that exactly the messages that
-    were shown are committed.
+    """Yields an event that Ctrl-C and SIGTERM set. Neither signal interrupts the program, so that exactly the messages
+    that were shown are committed.
     """
     stop = threading.Event()
     before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -190,7 +190,9 @@ class Reader:
         self._ends = {queue: bounds[queue].max_offset for queue in self._queues if queue in bounds}
 
     def messages(self, stop: threading.Event, *, follow: bool) -> "Iterator[MessageView]":
-        """Yields messages until `stop` is set. Without `follow`, it ends where the queues ended at the start."""
+        """Yields messages until `stop` is set. Without `follow`, ends at the offsets at which the queues ended at the
+        start.
+        """
         from rocketsim_client.errors import Unreachable
 
         while not stop.is_set():
@@ -242,8 +244,8 @@ class Reader:
 
 
 class Member:
-    """Receives messages as a member of a consumer group, and acknowledges those that its caller has taken, several with
-    one call.
+    """Receives messages as a member of a consumer group, and acknowledges the messages that its caller has taken,
+    several with one call.
     """
 
     def __init__(self, consumer: "Consumer", *, tell: Callable[[str], None]) -> None:
@@ -253,7 +255,7 @@ class Member:
         self._taken: list[ReceivedMessage] = []
 
     def messages(self, stop: threading.Event, *, follow: bool) -> "Iterator[ReceivedMessage]":
-        """Yields messages until `stop` is set. Without `follow`, it ends when no message has come for `WAIT_S`."""
+        """Yields messages until `stop` is set. Without `follow`, ends when no message has come for `WAIT_S`."""
         from rocketsim_client.consuming.settler import may_succeed_later
         from rocketsim_client.errors import RocketSimError
 

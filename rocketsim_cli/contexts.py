@@ -53,8 +53,8 @@ class Contexts:
             raise Trouble(f"there is no context {name!r}; known: {known} (rocketsim context add makes one)") from None
 
     def chosen(self, name: str | None) -> Cluster | None:
-        """Returns the context with this name, or the current context if no name is given.  None: no context is current.
-        Raises Trouble if the context does not exist.
+        """Returns the context with this name, or the current context if no name is given.  Returns None if no context
+        is current. Raises Trouble if the context does not exist.
         """
         name = name or self.current
         return self.of(name) if name else None
@@ -76,12 +76,12 @@ def _toml(value: bool | str | Path) -> str:
 
 
 def path() -> Path:
-    """Returns the path of the file, which need not exist.  It is relative if the user has no home directory."""
+    """Returns the path of the file, which need not exist.  The path is relative if the user has no home directory."""
     return Path(os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")) / "rocketsim" / "contexts.toml"
 
 
 def load() -> Contexts:
-    """Reads the file.  If it is damaged, raises Trouble with its path and the reason."""
+    """Reads the file.  Raises Trouble with the path and the reason if the file is damaged."""
     file = path()
     try:
         text = file.read_text("utf-8") if file.is_absolute() else ""

@@ -22,14 +22,14 @@ _LINE = re.compile(r"(accessKey|secretKey)\s*:\s*(.*?)\s*")
 
 
 class Keys(TypedDict):
-    """Keyword arguments that each client of `rocketsim_client` takes. They are empty without access control."""
+    """Keyword arguments that each client of `rocketsim_client` takes. Both are empty without access control."""
 
     access_key: str
     secret_key: str
 
 
 def credentials() -> Keys:
-    """Returns the keys from the environment, or else those from the file that ROCKETSIM_TOOLS names."""
+    """Returns the keys from the environment, or else the keys from the file that ROCKETSIM_TOOLS names."""
     access_key, secret_key = os.environ.get(ACCESS_KEY, ""), os.environ.get(SECRET_KEY, "")
     if not access_key and not secret_key and (path := os.environ.get(TOOLS)):
         return of_file(Path(path))
@@ -39,7 +39,9 @@ def credentials() -> Keys:
 
 
 def where_from() -> str:
-    """Returns a hint for the error of a server that has refused a call. It is empty if the user has given keys."""
+    """Returns a hint for the error of a server that has refused a call. The hint is empty if the
+    user has given keys.
+    """
     if any(map(os.environ.get, (ACCESS_KEY, SECRET_KEY, TOOLS))):
         return ""
     return f" The command line takes its keys from {ACCESS_KEY} and {SECRET_KEY}, or {TOOLS}=FILE."

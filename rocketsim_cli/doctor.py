@@ -31,7 +31,9 @@ JAVA_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of a check.  `advice` says what to do; if the check is ok, it says what could be better."""
+    """The result of a check.  `advice` says what to do after a failed check, or what could be
+    better after a good one.
+    """
 
     check: str
     ok: bool

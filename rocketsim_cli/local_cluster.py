@@ -1,7 +1,7 @@
 """Runs a name server and broker pairs on this machine, each server in a process of its own and on a free port.
 
-This module writes the servers' configuration, and starts, kills, restarts and stops them.  It does not use gRPC, so
-that the same process can start Spark.
+This module writes the servers' configuration, and starts, kills, restarts and stops them.  This module does not use
+gRPC, so that the process can also start Spark.
 """
 
 import contextlib
@@ -41,9 +41,9 @@ def pair_properties(
     """Returns the configurations of master and slave of the pair with this number (0: broker-a), with RocketMQ's keys.
 
     `ports`: the ports of master and slave.  0, or a port that another process takes first, means any free port.
-    `grpc_port`: the port for RocketMQ 5's clients.  Master and slave have the same one, because only the master opens
-    it.  `remoting_port`: the port on which both serve RocketMQ 4's clients and tools; 0: any free port.  -1: no such
-    port.
+    `grpc_port`: the port for RocketMQ 5's clients.  Master and slave have the same `grpc_port`, because only the master
+    opens it.  `remoting_port`: the port on which both serve RocketMQ 4's clients and tools; 0: any free port.  -1: no
+    such port.
     """
     name = f"broker-{chr(ord('a') + pair)}" if pair < 26 else f"broker-{pair}"
     shared = {
@@ -135,7 +135,7 @@ class ServerProcess:
 
     @property
     def address(self) -> str:
-        """Returns host:port, even after the process has ended.  It is empty until the server listens."""
+        """Returns host:port, even after the process has ended.  The address is empty until the server listens."""
         return self.address_path.read_text().strip() if self.address_path.exists() else ""
 
     def __str__(self) -> str:
@@ -232,7 +232,8 @@ def _text(value: object) -> str:
 def starting_alone(sleep: Callable[[float], None] = time.sleep) -> Iterator[None]:
     """Waits until no other process of this installation starts a cluster, and keeps others waiting meanwhile.
 
-    Two of them would find the same ports free.  After START_TIMEOUT_S it goes on, because the other one may hang.
+    Two clusters that start at once would find the same ports free.  After START_TIMEOUT_S it goes on, because the other
+    one may hang.
     """
     deadline = time.monotonic() + START_TIMEOUT_S
     with open(__file__, "rb") as lock:  # a file that every process of this installation can open

@@ -86,7 +86,7 @@ def rocketsim(
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Runs the command line. It always ends with SystemExit."""
+    """Runs the command line. Always raises SystemExit."""
     words = sys.argv[1:] if arguments is None else list(arguments)
     completion.join_words_of_bash()
     as_json = "--json" in itertools.takewhile(lambda word: word != "--", words)

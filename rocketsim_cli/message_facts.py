@@ -1,4 +1,4 @@
-"""Turns a message into a JSON object, with the same names in all commands."""
+"""Turns a message into a JSON object.  All commands use the same names."""
 
 from typing import TYPE_CHECKING
 

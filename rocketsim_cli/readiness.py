@@ -1,6 +1,6 @@
 """Waits until a local cluster is complete: every broker is registered at the name server, and every slave is in sync.
 
-It opens gRPC channels, so a process that also uses Spark must start Spark first.
+This module opens gRPC channels, so a process that also uses Spark must start Spark first.
 """
 
 import time

@@ -136,7 +136,7 @@ def _name_server_port(wanted: int | None, remoting_port: int) -> int:
 def _watch(cluster: LocalCluster, say: Callable[..., None], save: Callable[[], None]) -> NoReturn:
     """Reports each end of a server once, and saves the processes again when the console has started one.
 
-    They are saved while all of them run, because the file names running processes only.
+    The processes are saved while all of them run, because the file names only running processes.
     """
     ended: set[str] = set()
     saved = [server.pid for server in cluster.servers]

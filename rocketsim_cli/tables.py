@@ -91,12 +91,12 @@ def show_rows(
     formats: Formats | None = None,
     heading: str | None = None,
 ) -> None:
-    """Prints the rows as a table, or with `as_json` as JSON lines with the same names. `formats` are only for the
-    table.
+    """Prints the rows as a table, or with `as_json` as JSON lines, whose keys are the columns. `formats` are only for
+    the table.
 
-    A table that is wider than the terminal becomes a narrow table. If that is too wide, each value of the column
-    `heading` gets a table of its own. If these are too wide, each row becomes a block of `name: value` lines, like
-    psql's automatic expanded display. No word is ever broken, because people copy addresses, names and ids.
+    A table that is wider than the terminal becomes a narrow table. If the narrow table is too wide, each value of the
+    column `heading` gets a table of its own. If these tables are too wide, each row becomes a block of `name: value`
+    lines, like psql's automatic expanded display. No word is ever broken, because people copy addresses, names and ids.
     """
     if as_json:
         for row in rows:

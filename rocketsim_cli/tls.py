@@ -56,7 +56,7 @@ class ConnectionOptions:
     tls_cert: Path | None = None
     tls_key: Path | None = None
     protocol: str = "auto"
-    # The keys of a context.  Keys in the environment override them.
+    # The access keys of a context.  Keys in the environment override a context's keys.
     access_key: str = ""
     secret_key: str = field(default="", repr=False)
 

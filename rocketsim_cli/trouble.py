@@ -25,7 +25,7 @@ def exit_status(error: BaseException) -> int:
 
 
 def explain(error: BaseException) -> str | None:
-    """Returns the line to show for an expected error. None: the error is a bug, and is shown with its traceback."""
+    """Returns the line to show for an expected error. Returns None for a bug, which is shown with its traceback."""
     # Imported here, because only a failed command needs these modules.
     from rocketsim_proto.extras import MissingExtra
 

@@ -4,7 +4,8 @@ closes.
     Popen(until_parent_ends.command("broker_service", "broker", "-c", "FILE"), pass_fds=[until_parent_ends.lifeline()])
 
 The process that starts a server holds the other end, so no server survives that process, even after a SIGKILL.  The
-server exits at once, without an orderly stop, because no process is left to wait for one.  Its store survives that.
+server exits at once, without an orderly stop, because no process is left to wait for one.  Its store survives such an
+end.
 """
 
 import functools

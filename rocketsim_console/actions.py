@@ -1,4 +1,4 @@
-"""Actions: what a user can change from a page.  Each has a form and the calls that do it.
+"""Actions: what a user can change from a page.  Each action has a form and a function that makes the calls.
 
 The forms hold text.  An action changes only the settings that its values name, and leaves the others of each broker as
 they are, like `rocketsim admin updateTopic` and `updateSubGroup`.
@@ -23,8 +23,9 @@ MAX_QUEUES = 1024
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One input of a form.  `value` is the text that it begins with.  With `choices` the user chooses one of them.
-    `kind` is the type of an HTML input, where `datetime-local` arrives as milliseconds since 1970."""
+    """One input of a form.  `value` is the text with which the input begins.  If the field has `choices`, the user
+    picks one of these. `kind` is the type of an HTML input, where `datetime-local` arrives as milliseconds since 1970.
+    """
 
     name: str
     label: str

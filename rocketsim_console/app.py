@@ -45,13 +45,13 @@ STATIC = Path(__file__).parent / "static"
 PAGES = ("/", "/topics", "/topics/{name:path}", "/groups", "/groups/{name:path}", "/messages", "/failovers")
 THREADS = 8  # threads that call the cluster
 LOOK_S = 1.0  # between two looks at the brokers
-IDLE_LOOK_S = 5.0  # the same while nobody watches
+IDLE_LOOK_S = 5.0  # between two looks while nobody has a page open
 
 T = TypeVar("T")
 
 
 class Console:
-    """The console of one cluster, for all its viewers.  It reads the cluster with `admin`."""
+    """The console of one cluster, for all its viewers.  `admin` is its connection to the cluster."""
 
     def __init__(self, admin: Admin, *, hosts: Collection[str] = (), changes: Changes | None = None) -> None:
         """`hosts` are further host names that browsers may use.  Without `changes` the console only reads."""
@@ -100,7 +100,7 @@ class Console:
     # --- views ----------------------------------------------------------------------------------------------------
 
     def _view(self, request: Request) -> tuple[str, Callable[[], View]]:
-        """Returns a key, which is equal for requests for the same view, and a function that makes the view."""
+        """Returns a key and a function that makes the view.  Requests for the same view have equal keys."""
         asked = request.query_params
         name, text = request.path_params["view"], asked.get("q", "")[:200]
         page = int(number) if (number := asked.get("page", "1")).isascii() and number.isdecimal() else 1

@@ -1,4 +1,4 @@
-"""The live data of pages.  While a view has viewers, one task asks the cluster for its data, for all of them."""
+"""The live data of pages.  While a view has viewers, one task asks the cluster for the view's data, for all viewers."""
 
 import asyncio
 import json
@@ -52,7 +52,7 @@ class _Feed:
 
 
 class Feeds:
-    """All live views.  They belong to one event loop; `threads` make the blocking calls."""
+    """All live views.  Feeds belong to one event loop.  `threads` make the blocking calls."""
 
     def __init__(self, threads: Executor) -> None:
         self._threads = threads
@@ -66,8 +66,8 @@ class Feeds:
         return len(self._feeds)
 
     async def follow(self, key: str, make: Callable[[], View]) -> AsyncGenerator[str, None]:
-        """Yields the events of a view, beginning with the newest.  A slow viewer misses some of them.  Viewers that
-        give the same `key` share one view.  Call `check_room` before.
+        """Yields the events of a view, beginning with the newest.  A slow viewer misses some events.  Viewers that give
+        the same `key` share one view.  Call `check_room` before.
         """
         feed = self._feeds.get(key)
         if feed is None:

@@ -24,8 +24,8 @@ SECURITY = {
 def is_ours(host: str, names: Collection[str]) -> bool:
     """Returns True if the Host header is an address, `localhost` or one of these names.
 
-    This refuses DNS rebinding: another site lets its own name resolve to this machine, so the Host header has that
-    name.
+    The check refuses DNS rebinding, in which another site's name resolves to this machine, so that the Host header has
+    that name.
     """
     try:
         name = urlsplit(f"//{host}").hostname or ""

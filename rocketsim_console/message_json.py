@@ -9,7 +9,7 @@ from rocketsim_client.errors import BadAnswer
 from rocketsim_client.message_view import MessageView
 
 PREVIEW = 160  # characters of a body in a list
-SHOWN_BYTES = 64 << 10  # of a body on the page of its message; the download has all bytes
+SHOWN_BYTES = 64 << 10  # bytes of a body on the page of its message; the download has all bytes
 HEX_BYTES = 4 << 10
 HEX_COLUMNS = 16
 
@@ -64,8 +64,8 @@ def _body(message: MessageView) -> tuple[bytes, str]:
 
 
 def text_of(body: bytes) -> str | None:
-    """Returns the first part of the body as text.  None: the body is not UTF-8.  Line breaks and tabs are kept, but no
-    other control characters.
+    """Returns the first part of the body as text.  Returns None if the body is not UTF-8.  Line breaks and tabs are
+    kept, but no other control characters.
     """
     try:
         text = body.decode()
@@ -75,7 +75,7 @@ def text_of(body: bytes) -> str | None:
 
 
 def json_of(body: bytes) -> str | None:
-    """Returns the body as formatted JSON.  None: the body is not JSON, or too long."""
+    """Returns the body as formatted JSON.  Returns None if the body is not JSON, or too long."""
     if not body or len(body) > SHOWN_BYTES:
         return None
     try:

@@ -1,5 +1,5 @@
-"""Finds messages by key, id, offset or time, or the newest messages.  It reads without a consumer group, so it changes
-no offsets.
+"""Finds messages by key, id, offset or time, or the newest messages.  Messages are read without a consumer group, so no
+offset changes.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,8 +21,8 @@ FRAME_BYTES = 256 << 10  # the most bytes of one broker's answer
 
 
 def find(admin: Admin, topic: str, by: str, value: str, queue: str) -> dict[str, Any]:
-    """Finds messages of a topic.  `by`: one of WAYS.  `value`: the key, id, offset or time to look for.  `queue`: a
-    queue such as `broker-a:3`; empty: all queues.
+    """Finds messages of a topic.  `by` is one of WAYS.  `value` is the key, id, offset or time to look for.  `queue` is
+    a queue such as `broker-a:3`, or empty for all queues.
 
     Returns the messages as `rows`.  `more` is True if further messages may exist.  Raises InvalidParameter, NotFound
     and the errors of the cluster.

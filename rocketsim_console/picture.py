@@ -15,8 +15,8 @@ COUNTERS = {"in": "putMessageTimesTotal", "out": "getMessageTimesTotal"}
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """One broker process.  `ha` and `status` are its answers.  If it did not answer, they are None and empty, and
-    `trouble` says why.  `registered`: the name server knows the broker.
+    """One broker process.  `ha` and `status` are its answers.  If the broker did not answer, `ha` is None, `status` is
+    empty, and `trouble` says why.  `registered` says that the name server knows the broker.
     """
 
     name: str
@@ -47,14 +47,16 @@ class Broker:
         return self.ha.epoch if self.ha is not None else 0
 
     def counter(self, name: str) -> int | None:
-        """Returns one of COUNTERS, counted since the start of the broker.  None: the broker did not answer."""
+        """Returns one of COUNTERS, counted since the start of the broker.  Returns None if the
+        broker did not answer.
+        """
         value = self.status.get(COUNTERS[name])
         return int(value) if value is not None and value.isdecimal() else None
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The brokers with the same broker name.  `summary`: a sentence about their state."""
+    """The brokers with the same broker name.  `summary` is a sentence about the state of these brokers."""
 
     name: str
     brokers: tuple[Broker, ...]
@@ -72,7 +74,7 @@ class Pair:
 @dataclass(frozen=True, slots=True)
 class Picture:
     """The cluster at one moment.  `trouble` is a sentence if a broker refused the access keys, or if the name server
-    did not answer; `brokers` are then those known before.
+    did not answer.  Without its answer, `brokers` are the brokers known before.
     """
 
     at_ms: int
@@ -91,7 +93,7 @@ class Picture:
 
 
 def members_of(registered: list[ClusterMember], before: Picture) -> list[Broker]:
-    """Returns the brokers to ask: those that are registered, and those that were seen before."""
+    """Returns the brokers to ask: registered brokers, and brokers that were seen before."""
     brokers = {
         member.address: Broker(member.broker_name, member.broker_id, member.address, member.cluster_name)
         for member in registered
@@ -104,7 +106,7 @@ def members_of(registered: list[ClusterMember], before: Picture) -> list[Broker]
 
 
 def slave_of(master: Broker | None, broker: Broker) -> HaSlave | None:
-    """Returns what the master knows about the slave.  None: the slave does not follow this master."""
+    """Returns what the master knows about the slave.  Returns None if the slave does not follow this master."""
     if master is None or master.ha is None:
         return None
     of_address = (slave for slave in master.ha.slaves if slave.address == broker.address)

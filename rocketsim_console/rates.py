@@ -7,14 +7,15 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class Rates(Generic[Key]):
-    """Computes rates.  It keeps the counters of the last call for this."""
+    """Computes rates from the counters of this call and of the last one."""
 
     def __init__(self) -> None:
         self._at_s: float | None = None
         self._counters: dict[Key, int] = {}
 
     def per_second(self, now_s: float, counters: Mapping[Key, int]) -> dict[Key, float | None]:
-        """Returns by key how much each counter has risen per second since the last call.  None: the counter is new.
+        """Returns by key how much each counter has risen per second since the last call.  The rate of a new counter is
+        None.
 
         A counter that has fallen belongs to a process that has restarted, so it counts from 0.
         """

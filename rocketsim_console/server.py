@@ -47,8 +47,8 @@ def url_of(listen: Listen, taken: socket.socket) -> str:
 
 
 def server_of(app: ASGIApp, listen: Listen) -> uvicorn.Server:
-    """Returns a server for the app.  It logs only warnings and errors, because an access log would contain message
-    keys.
+    """Returns a server for the app.  The server logs only warnings and errors, because an access log would contain
+    message keys.
     """
     return uvicorn.Server(
         uvicorn.Config(

@@ -39,7 +39,7 @@ class Sessions:
         self._connect = connect
         self._clock = clock
         self._lock = threading.Lock()
-        self._sessions: OrderedDict[str, Session] = OrderedDict()  # the one that was used last is at the end
+        self._sessions: OrderedDict[str, Session] = OrderedDict()  # ordered by their last use, the latest at the end
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -55,8 +55,9 @@ class Sessions:
             return session
 
     def open(self, access_key: str = "", secret_key: str = "", *, instead_of: Session | None = None) -> Session:
-        """Opens a session, which replaces another one if the user of a browser gives other keys.  With MAX_SESSIONS
-        the one that was used least recently ends."""
+        """Opens a session, which replaces another one if the user of a browser gives other keys.  If there are
+        MAX_SESSIONS already, the session ends that was used least recently.
+        """
         made = Session(
             secrets.token_urlsafe(32),
             secrets.token_urlsafe(32),

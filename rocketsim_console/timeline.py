@@ -13,7 +13,7 @@ PROMOTION = 10**12  # an epoch's number is promotions * PROMOTION + starts since
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An event of one broker.  `kind`: a word for filters and colours.  `text`: a sentence for people."""
+    """An event of one broker.  `kind` is a word for filters and colours, and `text` a sentence for people."""
 
     at_ms: int
     kind: str
@@ -77,7 +77,9 @@ def _following(before: Picture, after: Picture, earlier: Broker, broker: Broker)
 
 
 def _in_sync(picture: Picture, broker: Broker) -> bool | None:
-    """Returns True if the slave is in sync with its master.  None: no master answers, or the broker is the master."""
+    """Returns True if the slave is in sync with its master.  Returns None if no master answers, or if the broker is the
+    master.
+    """
     master = next((pair.master for pair in picture.pairs() if pair.name == broker.name), None)
     if master is None or master.address == broker.address:
         return None
@@ -87,7 +89,7 @@ def _in_sync(picture: Picture, broker: Broker) -> bool | None:
 
 def epochs_of(pair: Pair) -> list[dict[str, Any]]:
     """Returns the epochs in the master's log, the newest first, each with the log offsets at which it begins and ends.
-    If no master answers, they come from the answering broker that knows the newest epoch.
+    If no master answers, the epochs come from the answering broker that knows the newest epoch.
     """
     answering = [broker for broker in pair.brokers if broker.ha is not None]
     teller = pair.master or max(answering, key=lambda broker: broker.epoch, default=None)

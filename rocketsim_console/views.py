@@ -243,8 +243,8 @@ class GroupsView:
 
 
 def _lag(places: list[ConsumeProgress]) -> dict[str, Any]:
-    """Adds up the lag of several queues.  `age_ms`: the time since the last consumed message of a queue was stored, the
-    longest of all queues with a lag.  None: no queue with a lag has a consumed message.
+    """Adds up the lag of several queues.  `age_ms` is the longest time since the last consumed message of a queue with
+    a lag was stored, or None if no such queue has a consumed message.
     """
     late = [place.last_timestamp for place in places if place.diff > 0 and place.last_timestamp > 0]
     return {
@@ -320,8 +320,8 @@ class GroupView:
         return {"rows": [asdict(one) for one in clients[:MAX_ROWS]], "total": len(clients), "trouble": ""}
 
     def _dead_letters(self) -> dict[str, Any] | None:
-        """Returns the number of dead letters, or `trouble`, the reason why no broker has answered.  None: the group has
-        none.
+        """Returns the number of dead letters, or `trouble`, the reason why no broker has answered.  Returns None if the
+        group has no dead letters.
         """
         topic = f"{DLQ_PREFIX}{self._group}"
         try:

@@ -14,7 +14,7 @@ from rocketsim_console.picture import COUNTERS, Broker, Pair, Picture, members_o
 from rocketsim_console.rates import Rates
 from rocketsim_console.timeline import Event, epoch_words, epochs_of, events_between
 
-POINTS = 900  # of each chart: a quarter of an hour, one point a second
+POINTS = 900  # the most points of a chart: a quarter of an hour, with one point a second
 EVENTS = 500
 FORGET_MS = 3_600_000  # a broker is shown until it has been away for an hour
 
@@ -36,7 +36,8 @@ class Point:
 class Watch:
     """Keeps what `look` has found.  One thread at a time calls `look`; any thread may call the other methods.
 
-    `now_ms`: the time of day, for events and charts.  `clock`: seconds, for the time between two calls of `look`.
+    `now_ms` returns the time of day, for events and charts.  `clock` returns seconds, for the time between two calls of
+    `look`.
     """
 
     def __init__(

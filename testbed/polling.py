@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import TypeVar
 
 T = TypeVar("T")
-PATIENCE_S = 60.0  # for this process, including a back-off of some seconds
-PROCESS_PATIENCE_S = 180.0  # for other processes, which start, find each other again or run Spark
+PATIENCE_S = 60.0  # the limit for waits on this process, which may include a back-off of some seconds
+PROCESS_PATIENCE_S = 180.0  # the limit for waits on other processes, which start, find each other again or run Spark
 
 
 def wait_until(condition: Callable[[], T], what: str, timeout_s: float = PROCESS_PATIENCE_S) -> T:

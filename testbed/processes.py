@@ -43,7 +43,9 @@ SMALL_BROKER = {
 
 
 class ServerProcess(local_cluster.ServerProcess):
-    """A server process that can run another version's code and in another environment.  Its errors show its log."""
+    """A server process that can run another version's code and in another environment.  The errors show the server's
+    log.
+    """
 
     start_timeout_s = stop_timeout_s = PROCESS_PATIENCE_S
 

@@ -98,7 +98,9 @@ def free_port() -> int:
 
 
 def java(jars: Path, home: Path, heap: str, *main: str) -> list[str]:
-    """Returns the command that runs a main class or source file with RocketMQ's jars.  It writes logs below `home`."""
+    """Returns the command that runs a main class or source file with RocketMQ's jars.  The program writes logs below
+    `home`.
+    """
     settings = ["-XX:+UseSerialGC", f"-Xms{heap}", f"-Xmx{heap}", f"-Duser.home={home}"]
     settings += ["-Drocketmq.client.logUseSlf4j=false"]
     # With its own limits, RocketMQ would delete files or refuse sends on a machine whose disk is nearly full.
@@ -191,8 +193,8 @@ class RocketMQ:
         return self.master.address
 
     def run(self, *main: str, heap: str = "512m", version: str | None = None) -> str:
-        """Runs a program with RocketMQ's jars and returns its output.  The jars are by default those of the servers'
-        version.
+        """Runs a program with RocketMQ's jars and returns its output.  By default the program uses the jars of the
+        servers' version.
         """
         return run_java(rocketmq_jars(version) if version else self.jars, self.work, heap, *main)
 
@@ -202,8 +204,8 @@ class RocketMQ:
         return mqadmin(self.work, *words, *where, version=self.version)
 
     def wait_registered(self) -> None:
-        """Waits until the name server knows the broker and the broker reports its state.  This is seconds after the
-        broker's port accepts connections.
+        """Waits until the name server knows the broker and the broker reports its state.  The broker does so some
+        seconds after its port accepts connections.
         """
         until = time.monotonic() + START_TIMEOUT_S
         failure: RocketMQError | None = None
@@ -405,7 +407,7 @@ def accepts_connections(process: "subprocess.Popen[bytes]", port: int, timeout_s
 
 
 def copy_store(store: Path, target: Path, *, whole: bool = False) -> Path:
-    """Copies a store as sparse files.  Unless `whole`, it omits the files of our brokers that RocketMQ ignores."""
+    """Copies a store as sparse files.  Unless `whole`, the copy lacks files of our brokers that RocketMQ ignores."""
     target.mkdir(parents=True)
     subprocess.run(["cp", "-a", "--sparse=always", f"{store}/.", str(target)], check=True)
     if not whole:

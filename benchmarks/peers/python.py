@@ -1,7 +1,7 @@
 """Installs the Python peers, confluent-kafka and RocketMQ's official client, in an environment of their own.
 
-The environment is in the user's cache.  It is separate because the official client needs other versions of grpcio and
-protobuf.
+The environment is in the user's cache.  The peers have an environment of their own, because the official client needs
+other versions of grpcio and protobuf.
 """
 
 import subprocess

@@ -28,7 +28,7 @@ CLUSTER = "bench"
 V2_CLIENT = "5.2.0"
 BROKER = "peer-a"
 HEAP = "1g"
-FILE_SIZE = 256 << 20  # the same as for our broker
+FILE_SIZE = 256 << 20  # the size of log files, the same as for our broker
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 60.0
 CATCH_UP_S = 120.0
@@ -100,7 +100,7 @@ class JavaServer:
 class RocketMq:
     """A running RocketMQ.  `load` is the Java client, which has sent for `loaded_s` seconds.
 
-    It is a `Sleeper`, because its idle brokers use 0.1 to 0.3 cores, and more while they build consume queues.
+    RocketMQ is a `Sleeper`, because its idle brokers use 0.1 to 0.3 cores, and more while they build consume queues.
     """
 
     def __init__(

@@ -68,7 +68,8 @@ class Client:
         return message
 
     def consume(self, seconds: float, batch: int) -> dict[str, Any]:
-        """Receives, and acknowledges each message.  Both rates count only the time of their own calls.
+        """Receives, and acknowledges each message.  The rate of receives counts only the time of receives, and the rate
+        of acks only the time of acks.
 
         A receive waits for messages, so an empty one is an error.
         """
@@ -109,7 +110,9 @@ class Client:
         return {"messages": count, "seconds": taken, "rate": count / taken, "bytes": size}
 
     def _ready(self) -> Any:
-        """Receives until the proxy has the consumer's settings.  Before that the proxy answers 50001."""
+        """Receives until the proxy has the consumer's settings.  The proxy answers 50001 before it
+        has these settings.
+        """
         if self._consumer is None:
             from rocketmq.v5.consumer import SimpleConsumer
             from rocketmq.v5.exception import ClientException

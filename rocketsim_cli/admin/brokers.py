@@ -28,7 +28,7 @@ def cluster_list(
                 status = admin.broker_status(broker_addr=member.address)[member.address]
             except RocketSimError as error:
                 refused += 1
-                status = {}  # a registered broker is listed all the same, with dashes
+                status = {}  # a registered broker is listed even without a status, with dashes
                 note(f"{member.address} does not report its state: {error}", as_json=as_json)
             rows.append({**facts(member), **_digest(status), "role": status.get("brokerRole") or member.role or None})
     columns = ("clusterName", "brokerName", "brokerId", "address", "epoch", "role", "inTPS", "outTPS", "space")
@@ -50,8 +50,8 @@ def _digest(status: dict[str, str]) -> dict[str, object]:
 
 
 def _first_number(text: str | None) -> float | None:
-    """Returns the first number of the text.  None: the text has none, like that of a RocketMQ broker in the first
-    seconds after its start.
+    """Returns the first number of the text.  Returns None if the text has no number, like that of a RocketMQ broker in
+    the first seconds after its start.
     """
     return float(text.split()[0]) if text and text.strip() else None
 

@@ -191,7 +191,7 @@ def consumer_progress(
         )
     rows = [{**facts(one), "diff": one.diff} for one in progress]
     for row in rows:
-        del row["lag"]  # `diff` is the same number, and older brokers do not send `lag`
+        del row["lag"]  # `diff` has the same number as `lag`, which older brokers do not send
     columns = ("topic", "brokerName", "queueId", "brokerOffset", "consumerOffset", "diff", "lastTimestamp", "brokerId")
     show_rows(columns, rows, as_json=as_json, formats={"lastTimestamp": when}, heading="topic")
     if not as_json:

@@ -105,7 +105,7 @@ def delete_topic(
     cluster: ClusterName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a topic with its queues.  If it is created again, its queue offsets continue."""
+    """Delete a topic with its queues.  If the topic is created again, its queue offsets continue."""
     with open_admin(context, name_server, broker_addr) as admin:
         deleted = admin.delete_topic(topic, broker_addr=broker_addr, cluster_name=cluster)
     show_deleted({"topic": topic}, deleted, as_json=as_json)

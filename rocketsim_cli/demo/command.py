@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 TOPIC = "telemetry"
 GROUP = "telemetry-windows"
 QUEUES_PER_BROKER = 4
-# A checkout has these files; an installed package makes the same settings with `pair_properties`.
+# Only a checkout has these configuration files.  An installed package uses `pair_properties` instead.
 CONF = Path(__file__).resolve().parents[2] / "conf" / "2m-2s-sync"
 PHASE_S = 25.0
 # Time limits of the first and the last phase, for a busy machine.  A phase ends as soon as its condition holds.
@@ -165,7 +165,7 @@ class Demo:
         return self._account(victim)
 
     def _tell(self, text: str, *, is_marked: bool = False) -> None:
-        """Shows an event and keeps it for the report. `is_marked`: the charts of the report show it, too."""
+        """Shows an event and keeps it for the report. If `is_marked`, the charts of the report show the event, too."""
         self._say(text)
         self.history.note(text, is_marked=is_marked)
 
@@ -222,7 +222,7 @@ class Demo:
         from rocketsim_cli.demo.report import DemoReport
 
         for broker in self._cluster.brokers:
-            self._cluster.start_again(broker)  # those that a user has killed in the console
+            self._cluster.start_again(broker)  # a user may have killed this broker in the console
         sent = self._producer.finish()
         self._tell("the producer has stopped; the query reads what is left")
         acknowledged = self._producer.acknowledged_ids()

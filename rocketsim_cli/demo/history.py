@@ -13,8 +13,8 @@ WINDOW_S = 5.0  # rates are averaged over it, because a batch of the query takes
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """The figures at one moment.  `stored`: acknowledged messages by broker name.  `served`: rows of the query by
-    broker name and broker id.  `lag`: messages that the group has not committed, by broker name.
+    """The figures at one moment.  `stored` has the acknowledged messages by broker name, `served` the rows of the query
+    by broker name and broker id, and `lag` the messages that the group has not committed, by broker name.
     """
 
     at_s: float
@@ -25,7 +25,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An event for the report.  `is_marked`: the charts show it, too."""
+    """An event for the report.  If `is_marked`, the charts show the event, too."""
 
     at_s: float
     text: str
@@ -63,7 +63,9 @@ class History:
 
 
 def first_reads(moments: Sequence[Moment], broker: tuple[str, int], since_s: float) -> float | None:
-    """Returns when the query first read from this broker after `since_s`.  None: it has not read from it since."""
+    """Returns when the query first read from this broker after `since_s`.  Returns None if the query has not read from
+    the broker since then.
+    """
     before = max((moment.served.get(broker, 0) for moment in moments if moment.at_s <= since_s), default=0)
     later = (moment for moment in moments if moment.at_s > since_s and moment.served.get(broker, 0) > before)
     return next((moment.at_s for moment in later), None)

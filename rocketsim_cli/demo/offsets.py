@@ -10,7 +10,9 @@ TIMEOUT_S = 2.0
 
 
 class DemoOffsets:
-    """Keeps the newest answer of each broker that runs.  It is a context manager, because it opens gRPC channels."""
+    """Keeps the newest answer of each broker that runs.  DemoOffsets is a context manager, because it opens gRPC
+    channels.
+    """
 
     def __init__(self, brokers: list[ServerProcess], group: str, topic: str) -> None:
         from rocketsim_client import Cluster

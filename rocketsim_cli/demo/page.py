@@ -54,7 +54,7 @@ def page(
     events: Sequence[Event],
     facts: Mapping[str, str],
 ) -> str:
-    """Returns the report as HTML.  `facts`: versions and configuration, in the order in which they are shown."""
+    """Returns the report as HTML.  `facts` has versions and configuration, in the order in which they are shown."""
     events = sorted(events, key=lambda event: event.at_s)
     marks = [event.at_s for event in events if event.is_marked]
     end_s = max([1.0, *(moment.at_s for moment in moments), *(event.at_s for event in events)])

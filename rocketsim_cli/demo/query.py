@@ -1,7 +1,7 @@
 """Runs the demo's streaming query: it drops duplicates, aggregates telemetry by window and kind, and keeps the message
 ids.
 
-It starts Spark, which forks, so this process must not have opened a gRPC channel before.
+This module starts Spark, which forks, so the process must not have opened a gRPC channel before.
 """
 
 import os
@@ -198,7 +198,9 @@ class TelemetryQuery:
         return sum(by_batch.values())
 
     def failure(self) -> str | None:
-        """Returns why the query has ended, in Spark's words without the JVM's stack.  None: the query runs."""
+        """Returns why the query has ended, in Spark's words without the JVM's stack.  Returns None while the query
+        runs.
+        """
         error = self._query.exception()
         if error is None:
             return None

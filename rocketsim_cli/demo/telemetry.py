@@ -1,7 +1,8 @@
 """The demo's live input: telemetry of this machine as messages.
 
-`Telemetry` takes readings with psutil.  The program `python -m rocketsim_cli.demo.telemetry` sends them until SIGTERM.
-It is a process of its own, because Spark forks, and a process with gRPC channels should not be forked.
+`Telemetry` takes readings with psutil.  The program `python -m rocketsim_cli.demo.telemetry` sends the readings until
+SIGTERM.  The program is a process of its own, because Spark forks, and a process with gRPC channels should not be
+forked.
 """
 
 import argparse
