@@ -48,7 +48,17 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         page.meta["hide"] = ["toc"]
     if document == "docs/configuration.md":
         markdown = with_tables(markdown)
+    if document == "examples/README.md":
+        markdown = with_programs(markdown, root / "examples")
     return drawn(site_links(completed(markdown), document, root), document)
+
+
+def with_programs(text: str, folder: Path) -> str:
+    """The text with the programs to which it links behind it, because the site has no other place for them."""
+    names = re.findall(r"\]\((\w+\.py)\)", text)
+    for name in names:
+        text = text.replace(f"]({name})", f"](#{anchor(name)})")
+    return text + "".join(f"\n## {name}\n\n```python\n{(folder / name).read_text()}```\n" for name in names)
 
 
 def drawn(text: str, document: str) -> str:

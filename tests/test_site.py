@@ -64,6 +64,8 @@ def test_the_reference_has_everything_that_the_code_has(pages: dict[str, str]) -
     names = [getattr(rocketsim_client, name).__qualname__ for name in rocketsim_client.__all__]
     assert [name for name in names if f'.{name}"' not in pages["python-api.html"]] == []
     assert "tlsCert" in pages["configuration.html"]
+    programs = [path.name for path in (ROOT / "examples").glob("*.py")]
+    assert [name for name in programs if f'id="{name.replace(".", "")}"' not in pages["examples.html"]] == []
 
 
 def test_what_is_broken_fails_the_build_by_name(tmp_path: Path) -> None:
