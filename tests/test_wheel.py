@@ -22,6 +22,7 @@ from rocketsim_proto.records import kernels
 
 import rocketsim_testing
 from testbed.processes import ROOT
+from tests.support.archives import unpack
 from tests.support.fake_broker import FakeCluster
 
 PACKAGES = (
@@ -58,11 +59,7 @@ class Environment:
             shutil.copy(ROOT / name, source / name)
         # It has the compiled sources, too, if it is made where nothing is compiled.
         self.sdist = built("sdist", source, folder, ROCKETSIM_KERNELS="python")
-        self.source = folder / "from-sdist"
-        with tarfile.open(self.sdist) as packed:
-            (name,) = {member.name.partition("/")[0] for member in packed}
-            packed.extractall(self.source, filter="data")
-        self.source /= name
+        (self.source,) = unpack(self.sdist, folder / "from-sdist").iterdir()
         self.wheel = built("wheel", self.source, folder)
         pip = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check", "--no-input"]
         self.python = folder / "fresh" / "bin" / "python"

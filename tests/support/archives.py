@@ -1,4 +1,4 @@
-"""Unpacks the archives in tests/data."""
+"""Unpacks archives."""
 
 import tarfile
 from pathlib import Path
