@@ -214,7 +214,7 @@ class StateLog:
             return offset, []  # the record has expired
         except (ReadFailed, StoreCorrupt) as error:
             return offset, self._substitutes_for(self._entry_of(offset), offset, error)
-        return offset, _transitions(record.decode(data, check_crc=False), offset)
+        return offset, changes_in(record.decode(data, check_crc=False), offset)
 
     @property
     def unapplied_from(self) -> int | None:
@@ -276,7 +276,7 @@ class StateLog:
             for size in sizes.tolist():
                 with self._store.log.decoding(data):
                     message = record.decode(data)
-                changes.append((message.commit_log_offset, _transitions(message, message.commit_log_offset)))
+                changes.append((message.commit_log_offset, changes_in(message, message.commit_log_offset)))
                 data = data[size:]
         return found.answers[0].next_offset, changes
 
@@ -299,7 +299,7 @@ class StateLog:
         message = record.decode(self._store.log.record_at(log_offset), check_crc=False)
         if (message.topic, message.queue_id, message.queue_offset) != entry:
             raise self._store.log.damaged(log_offset, f"it is not message {entry.queue_offset} of topic {entry.topic}")
-        return _transitions(message, log_offset)
+        return changes_in(message, log_offset)
 
     def _check(self, entry: _Entry | None) -> None:
         """Raises an error if the record still exists and still cannot be read."""
@@ -346,7 +346,7 @@ def _has_changes(topic: str) -> bool:
     return is_of_broker or half_messages.has_changes(topic)
 
 
-def _transitions(message: record.Record, log_offset: int) -> list[Change]:
+def changes_in(message: record.Record, log_offset: int) -> list[Change]:
     if message.topic == TIMER_TOPIC:
         return _timers(message, log_offset)
     if message.topic == STATE_TOPIC:

@@ -483,7 +483,7 @@ async def test_records_that_expire_between_search_and_read_are_passed_over(
             await put(node, "t", b"%d" % number * 300_000, KEYS="k")
         await until(lambda: node.store.index.behind == 0, "indexed")
         asked = Operations(node.broker, node.leadership)
-        offsets, _ = await asked._search("t", "k", 7, 0, 2**62, None)
+        offsets = node.store.key_search("t", "k", 7, 0, 2**62, None).run().offsets
         await until(lambda: node.store.flushed_offset == node.store.end_offset, "flushed")
 
         def expire() -> None:
@@ -536,7 +536,7 @@ async def test_what_an_answer_has_no_room_for_follows_where_others_expired(
             await put(node, "t", b"%d" % number * 1000, KEYS="k")
         await until(lambda: node.store.index.behind == 0, "indexed")
         asked = Operations(node.broker, node.leadership)
-        offsets, _ = await asked._search("t", "k", 4, 0, 2**62, None)
+        offsets = node.store.key_search("t", "k", 4, 0, 2**62, None).run().offsets
         read_record = node.store.log.record_at
 
         def read(offset: int) -> bytes:

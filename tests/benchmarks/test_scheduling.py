@@ -10,8 +10,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from benchmarks import driver as driver_module
 from benchmarks import leash, scheduling
-from benchmarks.bench import Bench, WrongResult
+from benchmarks.bench import Bench, Unavailable, WrongResult
 from benchmarks.contest import SMOKE
 from benchmarks.driver import Driver, python_driver
 from benchmarks.peers import kafka, maven
@@ -121,11 +122,13 @@ def test_the_head_of_a_table_says_what_everybody_shares():
     assert words.endswith(("autogroup is on", "autogroup is off", "autogroup is not there"))
 
 
-def test_a_driver_that_is_killed_takes_along_what_it_has_started(tmp_path):
+def test_a_driver_that_is_killed_because_it_hangs_takes_along_what_it_has_started(tmp_path, monkeypatch):
     driver = Driver("test", [sys.executable, "-c", STARTS_A_CHILD], tmp_path / "log")
     driver.ask("started")  # says the child, which does not look at its input
     (child,) = psutil.Process(driver.pid).children()
-    leash.kill(driver._process)
+    monkeypatch.setattr(driver_module, "ANSWER_TIMEOUT_S", 0.1)
+    with pytest.raises(Unavailable, match="ended because it hung"):
+        driver.ask("started")
     gone, _ = psutil.wait_procs([child], timeout=60)
     assert gone
     with driver:

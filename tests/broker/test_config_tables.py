@@ -27,12 +27,13 @@ from testbed.polling import until
 READ, WRITE, BOTH = 4, 2, 6
 
 
-def topics_in(folder: Path) -> TopicTable:
-    return TopicTable(JsonFile(folder / "topics.json"), JsonFile(folder / "deleted_topics.json"))
+def topics_in(folder: Path, file: JsonFile | None = None) -> TopicTable:
+    return TopicTable(file or JsonFile(folder / "topics.json"), JsonFile(folder / "deleted_topics.json"))
 
 
-def groups_in(folder: Path) -> SubscriptionGroupTable:
-    return SubscriptionGroupTable(JsonFile(folder / "subscriptionGroup.json"), JsonFile(folder / "deleted_groups.json"))
+def groups_in(folder: Path, file: JsonFile | None = None) -> SubscriptionGroupTable:
+    file = file or JsonFile(folder / "subscriptionGroup.json")
+    return SubscriptionGroupTable(file, JsonFile(folder / "deleted_groups.json"))
 
 
 def test_a_topic_is_on_disk_when_put_returns(tmp_path: Path) -> None:
@@ -142,13 +143,11 @@ def test_a_deletion_leaves_a_tombstone_until_the_topic_is_made_again(tmp_path: P
 
 
 def test_a_change_that_does_not_reach_the_disk_has_not_happened(tmp_path: Path) -> None:
-    topics = topics_in(tmp_path)
-
     class FullDisk(JsonFile):
         def save(self, value: dict[str, object]) -> None:
             raise OSError(28, "No space left on device")
 
-    topics._file = FullDisk(tmp_path / "topics.json")
+    topics = topics_in(tmp_path, FullDisk(tmp_path / "topics.json"))
     with pytest.raises(DiskFull):
         topics.put(TopicConfig("t"), now_ms=1)
     assert topics.get("t") is None
@@ -177,9 +176,8 @@ class SlowDisk(JsonFile):
 
 
 def slow_topics_in(folder: Path) -> tuple[TopicTable, SlowDisk]:
-    topics = topics_in(folder)
-    topics._file = disk = SlowDisk(folder / "topics.json")
-    return topics, disk
+    disk = SlowDisk(folder / "topics.json")
+    return topics_in(folder, disk), disk
 
 
 async def test_a_change_is_written_on_a_thread_and_taken_when_it_is_on_disk(tmp_path: Path) -> None:
@@ -406,8 +404,8 @@ async def test_a_group_is_made_for_its_first_consumer_and_has_the_defaults_befor
 
 
 async def test_groups_that_wait_for_the_disk_are_made_with_one_write(tmp_path: Path) -> None:
-    groups = groups_in(tmp_path)
-    groups._file = disk = SlowDisk(tmp_path / "subscriptionGroup.json")
+    disk = SlowDisk(tmp_path / "subscriptionGroup.json")
+    groups = groups_in(tmp_path, disk)
     first = asyncio.create_task(groups.make_for_consumer("g0", now_ms=1))
     await asyncio.to_thread(disk.begun.wait, 60)
     others = [asyncio.create_task(groups.make_for_consumer(f"g{number}", now_ms=2)) for number in range(1, 50)]

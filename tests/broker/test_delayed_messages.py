@@ -4,7 +4,7 @@ import asyncio
 import errno
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +14,7 @@ import pytest
 from rocketsim_proto.records import record
 from rocketsim_proto.records.record import Record, RecordError
 
+from broker_service.broker.core.broker import Queue
 from broker_service.broker.reads.pull import Pull
 from broker_service.delayed.schedule import DelayPosition, delivered_record, due_in_ms, replayed_positions
 from broker_service.delayed.schedule_service import ScheduleService
@@ -370,40 +371,43 @@ async def test_nothing_is_delivered_before_the_log_can_be_read_that_tells_what_w
 async def test_a_broker_that_takes_no_more_writes_delivers_no_more_of_what_is_due(tmp_path: Path, end: str) -> None:
     async with running(tmp_path, **SOON) as node:
         await send_delayed(node, *(b"%d" % number for number in range(100)))  # more than are delivered in one step
-        deliver = node.schedule._deliver
         seen: list[int] = []
 
-        def then_the_end_comes(*arguments: Any) -> None:
-            deliver(*arguments)
+        def then_the_end_comes(queues: Iterable[Queue]) -> None:
+            if ("t", 1) not in queues:
+                return
             seen.append(node.store.queues.end("t", 1))
             if end == "fenced":
                 node.mastership.newer_epoch(999, "a promoted slave")
             else:
                 node.broker.stopping = True
 
-        node.schedule._deliver = then_the_end_comes  # type: ignore[method-assign]
+        node.broker.visibility.arrived.append(then_the_end_comes)
         clock_of(node)[0] += 100_000
         node.schedule.loop.wake()
         await until(lambda: seen, "the first is delivered")
         for _ in range(100):
             await asyncio.sleep(0)
         assert node.store.queues.end("t", 1) == 1
-        node.schedule._deliver = deliver  # type: ignore[method-assign]
 
 
-async def test_saving_the_position_does_not_hold_up_the_event_loop(tmp_path: Path) -> None:
-    threads = []
+async def test_saving_the_position_does_not_hold_up_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: dict[str, threading.Thread] = {}
+    save = JsonFile.save
 
-    class Slow(JsonFile):
-        def save(self, value: dict[str, Any]) -> None:
-            threads.append(threading.current_thread())
-            super().save(value)
+    def noted(file: JsonFile, value: dict[str, Any]) -> None:
+        threads[file.path.name] = threading.current_thread()
+        save(file, value)
 
     async with running(tmp_path, **SOON, flush_delay_offset_interval=10) as node:
-        node.schedule._delay_file, node.schedule._position_file = Slow(tmp_path / "d.json"), Slow(tmp_path / "p.json")
+        await put(node, "t", b"x")  # makes the topic
+        monkeypatch.setattr(JsonFile, "save", noted)
         await send_delayed(node, b"a")
-        await until(lambda: threads, "saved")
-        assert threading.main_thread() not in threads
+        await until(lambda: {"delay_position.json", "delayOffset.json"} <= threads.keys(), "saved")
+        assert threading.main_thread() not in threads.values()
+        monkeypatch.undo()
 
 
 async def test_a_slave_takes_the_masters_word_only_for_a_log_it_has(tmp_path: Path) -> None:

@@ -1,16 +1,17 @@
 """Which slave may be promoted: the decision, and the questions that it asks the brokers of the name."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
-from rocketsim_proto.replication_pb2 import Epoch, GetMemberResponse, PromiseEpochResponse
+from rocketsim_proto.replication_pb2 import Epoch, GetMemberRequest, GetMemberResponse, PromiseEpochResponse
 
 from broker_service.admin.operations import Operations
 from broker_service.broker.core.mastership import Standing
+from broker_service.broker.core.peers import Member, Peers
 from broker_service.errors import InvalidParameter
 from broker_service.leadership import registration
 from broker_service.leadership.membership import Membership, with_promise
@@ -18,7 +19,6 @@ from broker_service.leadership.promotion import Forfeit, MemberReport, OtherMemb
 from broker_service.leadership.role_file import RoleFile
 from broker_service.leadership.roll_call import RollCall
 from broker_service.modes import BrokerRole
-from broker_service.node.node import BrokerNode
 from broker_service.put_result import PutStatus
 from broker_service.replication.catch_up import LogState
 from broker_service.replication.epoch_file import EpochFile
@@ -417,16 +417,24 @@ async def test_two_candidates_do_not_promise_each_other(tmp_path: Path) -> None:
 # --- what name servers have said --------------------------------------------------------------------------------------
 
 
-async def hears_a_master_of(slave: BrokerNode, names: TcpProxy) -> None:
-    def is_told() -> bool:
-        return any(member.broker_id == 0 for member in slave.broker.peers._answers.get(names.address, ()))
+@pytest.fixture
+def told_of_a_master(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The name servers that have told another broker of the master."""
+    telling: set[str] = set()
+    answered = Peers.answered
 
-    await until(is_told, "the name server has told of the master")
+    def noted(peers: Peers, name_server: str, members: Iterable[Member], *others: Any) -> None:
+        answered(peers, name_server, members := list(members), *others)
+        if any(member.broker_id == 0 and member.address in peers.addresses() for member in members):
+            telling.add(name_server)
+
+    monkeypatch.setattr(Peers, "answered", noted)
+    return telling
 
 
 @pytest.mark.parametrize("dies", ["the process", "the machine"])
 async def test_a_name_server_that_dies_together_with_the_master_does_not_stand_against_a_promotion(
-    tmp_path: Path, dies: str
+    tmp_path: Path, dies: str, told_of_a_master: set[str]
 ) -> None:
     """Of the process the connections end; of the machine nothing is heard any more, and nothing of its end."""
     async with name_server() as living, name_server() as dying:
@@ -436,7 +444,7 @@ async def test_a_name_server_that_dies_together_with_the_master_does_not_stand_a
                 async with running(tmp_path / "m", **keys, broker_role=BrokerRole.SYNC_MASTER) as master:
                     await until(slave.replication.slave.is_following, "it follows")
                     await put(master, "t", b"x")
-                    await hears_a_master_of(slave, to_dying)
+                    await until(lambda: to_dying.address in told_of_a_master, "it has told the slave")
                     await asyncio.to_thread(to_dying.cut)  # it does not hear that the master has unregistered
                     if dies == "the process":
                         await asyncio.to_thread(to_dying.reset)
@@ -445,7 +453,7 @@ async def test_a_name_server_that_dies_together_with_the_master_does_not_stand_a
 
 
 async def test_a_name_server_that_is_back_is_asked_at_once_before_a_promotion(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told_of_a_master: set[str]
 ) -> None:
     """Not when the pause after the last try is over: it knows a master that the slave cannot reach."""
     monkeypatch.setattr(registration, "RETRY_S", (3600.0,))
@@ -453,27 +461,44 @@ async def test_a_name_server_that_is_back_is_asked_at_once_before_a_promotion(
         with TcpProxy(names.address) as wire:
             async with running(tmp_path / "s", **SLAVE, namesrv_addr=wire.address) as slave:
                 async with running(tmp_path / "m", namesrv_addr=names.address) as master:
-                    await hears_a_master_of(slave, wire)
+                    await until(lambda: wire.address in told_of_a_master, "it has told the slave")
                     await asyncio.to_thread(wire.reset)
                     await until(lambda: slave.broker.peers.master() is None, "what it said is not believed any more")
                     assert f"a name server still knows a live master at {master.address}" in await refused(slave)
 
 
-async def test_a_slave_that_does_not_answer_costs_the_others_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_slave_that_does_not_answer_costs_the_others_no_time() -> None:
     heard: list[str] = []
     gone: list[str] = []
     addresses = {"good:1", "silent:1"}
 
-    async def asked(call: RollCall, address: str) -> GetMemberResponse:
-        if address == "silent:1":
-            await asyncio.Event().wait()
-        return GetMemberResponse()
+    class Channel:
+        """Its brokers answer each question at once, except for the silent one."""
 
-    monkeypatch.setattr(RollCall, "_ask_once", asked)
+        def __init__(self, address: str, _: object) -> None:
+            self.unary_stream = self.stream_stream = self.unary_unary
+            self.is_silent = address == "silent:1"
+
+        async def __aenter__(self) -> Self:
+            return self
+
+        async def __aexit__(self, *_: object) -> None:
+            pass
+
+        def unary_unary(self, *_: object, **__: object) -> Callable[..., Awaitable[GetMemberResponse]]:
+            return self.asked
+
+        async def asked(self, request: GetMemberRequest, **_: float) -> GetMemberResponse:
+            if self.is_silent:
+                await asyncio.Event().wait()
+            return GetMemberResponse()
 
     class Members(Membership):
         def __init__(self) -> None:
             pass
+
+        def question(self) -> GetMemberRequest:
+            return GetMemberRequest()
 
         def slaves(self) -> set[str]:
             return addresses
@@ -487,7 +512,7 @@ async def test_a_slave_that_does_not_answer_costs_the_others_no_time(monkeypatch
         def pause_s(self) -> float:
             return 0.0
 
-    call = RollCall(Members(), lambda *_: pytest.fail("no channel is needed"))
+    call = RollCall(Members(), Channel)  # type: ignore[arg-type]
     task = asyncio.create_task(call.run())
     await until(lambda: len(heard) > 10, "each round asks the one that answers")
     addresses.remove("good:1")

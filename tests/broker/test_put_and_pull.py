@@ -47,7 +47,7 @@ from broker_service.store.batch import Batch
 from broker_service.store.files import Files
 from broker_service.store.json_file import JsonFile
 from broker_service.store.open_files import OpenFiles
-from testbed.polling import until
+from testbed.polling import PATIENCE_S, until
 from tests.support.brokers import bodies_in, message, put, put_send, running, send_of, while_reading
 from tests.support.tcp_proxy import TcpProxy
 
@@ -169,7 +169,13 @@ async def test_while_the_disk_writes_a_new_topic_its_frames_wait_in_order_and_ot
         await asyncio.gather(*puts, return_exceptions=True)
         await drained
         assert bodies_in((await pull(node)).records) == [b"0", b"2", b"3", b"4", b"5", b"6", b"7"]
-        assert not node.puts._turns
+        begun.clear()
+        goes_on.clear()
+        another = asyncio.create_task(put(node, "u", b"x"))
+        await until(begun.is_set, "the disk writes another topic")
+        assert await asyncio.wait_for(put(node, "t", b"8"), PATIENCE_S) is PutStatus.PUT_OK, "t has no turns any more"
+        goes_on.set()
+        await another
 
 
 async def test_a_frame_behind_those_that_wait_for_their_topic_waits_too(tmp_path: Path) -> None:

@@ -461,7 +461,7 @@ async def test_what_the_disk_cannot_read_ends_its_stream_and_no_other(
 def test_what_follows_an_interrupted_write_is_the_rest_of_it() -> None:
     parts = [memoryview(b"head"), memoryview(b""), memoryview(b"records"), memoryview(b"more")]
     whole = b"".join(parts)
-    assert [range_streams._without_first(parts, sent) for sent in range(len(whole) + 1)] == [
+    assert [range_streams.without_first(parts, sent) for sent in range(len(whole) + 1)] == [
         whole[sent:] for sent in range(len(whole) + 1)
     ]
 

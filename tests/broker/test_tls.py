@@ -223,18 +223,19 @@ def test_a_pair_that_is_replaced_while_it_is_read_is_read_again(
     files: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not the certificate of before with the key of now, which gRPC would serve to nobody."""
-    read, seen = pem._content, []
+    read, seen = Path.read_bytes, []
 
-    def read_and_replace(name: str, path: Path | None) -> bytes | None:
-        found = read(name, path)
+    def read_and_replace(path: Path) -> bytes:
+        found = read(path)
         if not seen:
-            seen.append(name)
+            seen.append(path)
             replace("renewed", files["tls_cert"], files["tls_key"])
         return found
 
-    monkeypatch.setattr(pem, "_content", read_and_replace)
-    _, found = pem.PemFiles(files["tls_cert"], files["tls_key"]).read(server=True)
-    assert seen == ["tlsCert"]
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "read_bytes", read_and_replace)
+        _, found = pem.PemFiles(files["tls_cert"], files["tls_key"]).read(server=True)
+    assert seen == [files["tls_cert"]]
     assert (found.cert, found.key) == tuple((DATA / f"renewed.{suffix}").read_bytes() for suffix in ("pem", "key"))
 
 

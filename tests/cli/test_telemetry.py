@@ -2,6 +2,9 @@
 
 import json
 from itertools import islice
+from types import SimpleNamespace
+
+import psutil
 
 from rocketsim_cli.demo.telemetry import Reading, Telemetry
 
@@ -11,10 +14,11 @@ def test_readings_of_every_kind_come_in_turn():
     assert kinds == ["cpu", "memory", "disk", "network", "process"] * 2
 
 
-def test_a_rate_is_what_was_counted_since_the_last_reading():
-    telemetry = Telemetry()
-    assert telemetry._rate("disk", "all disks", 5e9).value == 0
-    assert telemetry._rate("disk", "all disks", 6e9).value > 0
+def test_a_rate_is_what_was_counted_since_the_last_reading(monkeypatch):
+    counted = iter([5e9, 6e9, 6e9])
+    monkeypatch.setattr(psutil, "disk_io_counters", lambda: SimpleNamespace(read_bytes=next(counted), write_bytes=1e9))
+    of_disk = [one.value for one in islice(Telemetry().readings(), 15) if one.kind == "disk"]
+    assert of_disk[0] == of_disk[2] == 0 < of_disk[1]
 
 
 def test_the_body_is_json_that_the_query_understands():

@@ -125,12 +125,16 @@ def test_an_end_says_who_has_it(tmp_path: Path, keys: dict[str, Any], status: Co
 
 
 def test_an_end_that_a_slave_does_not_take_says_so(broker: BrokerThread) -> None:
+    passed_s = 0.0
+
     async def late(*_: Any) -> PutStatus:
+        nonlocal passed_s
+        passed_s += PATIENCE_S
         return PutStatus.FLUSH_SLAVE_TIMEOUT
 
     broker.node.consumption.transactions.end = late  # type: ignore[method-assign]
-    with producer_of(broker) as producer, pytest.raises(SendFailed, match="FLUSH_SLAVE_TIMEOUT"):
-        with producer.transaction(timeout_s=2) as transaction:
+    with producer_of(broker, clock=lambda: passed_s) as producer:
+        with pytest.raises(SendFailed, match="FLUSH_SLAVE_TIMEOUT"), producer.transaction() as transaction:
             transaction.send(Message("T", b"1"))
     assert transaction.status is None
 
@@ -235,19 +239,21 @@ def test_a_commit_that_a_broker_refuses_for_a_moment_is_tried_again(
 
 
 def test_a_commit_without_an_answer_says_that_nothing_is_known(broker: BrokerThread, tmp_path: Path) -> None:
+    passed_s = 0.0
+
     async def refuses(*_: Any) -> Any:
+        nonlocal passed_s
+        passed_s += PATIENCE_S
         raise ServiceNotAvailable("not now")
 
     broker.node.consumption.transactions.end = refuses  # type: ignore[method-assign]
-    with producer_of(broker) as producer:
+    with producer_of(broker, clock=lambda: passed_s) as producer:
         with pytest.raises(SendFailed, match="whether it is committed is not known") as caught:
             with producer.transaction() as transaction:
                 transaction.send(Message("T", b"1"))
-                transaction._timeout_s = 0.1
         assert caught.value.maybe_stored and list(open_ones(broker)) == [transaction.transaction_id]
         with pytest.raises(ZeroDivisionError), producer.transaction() as transaction:
             transaction.send(Message("T", b"2"))
-            transaction._timeout_s = 0.1
             raise ZeroDivisionError  # which a rollback that fails does not hide
 
 
@@ -295,11 +301,10 @@ def test_a_transaction_that_is_not_over_is_not_answered_for(asking_broker: Broke
             first = open_ones(asking_broker)[name]
             wait_until(lambda: open_ones(asking_broker)[name] > first + 3, "some questions")
             assert asked == []  # a question that is under way when it ends may be asked
-        abandoned = producer.transaction()
-        with pytest.raises(ZeroDivisionError), abandoned:
-            abandoned.send(Message("T", b"2"))
-            abandoned._transactions.end = lambda *_, **__: 1 / 0  # type: ignore[method-assign]
-        assert abandoned.transaction_id not in asked
+        held = producer.transaction()
+        held.send(Message("T", b"2"))
+        wait_until(lambda: open_ones(asking_broker)[held.transaction_id] > 3, "some questions")
+        assert held.transaction_id not in asked
     assert received(asking_broker) == [b"1"]
 
 
@@ -313,23 +318,23 @@ def test_what_nobody_can_end_any_more_is_answered_for(asking_broker: BrokerThrea
     assert received(asking_broker) == [b"1"]
 
 
-def with_lost_answers(producer: Producer, lost: Callable[[str], bool]) -> None:
+def with_lost_answers(monkeypatch: pytest.MonkeyPatch, producer: Producer, lost: Callable[[str], bool]) -> None:
     """The answers to half messages are lost at these addresses."""
-    attempts = producer._transactions._sender._attempts
-    real = attempts._sends
-    assert real is not None
+    calls = producer.cluster.transport.transactions
+    prepare = calls.prepare
 
-    class Lossy:
-        def send(self, address: str, *arguments: Any) -> Any:
-            answer = real.send(address, *arguments)
-            if lost(address):
-                raise CallTimeout("the answer was lost")
-            return answer
+    def prepare_and_lose(address: str, *arguments: Any) -> Any:
+        answer = prepare(address, *arguments)
+        if lost(address):
+            raise CallTimeout("the answer was lost")
+        return answer
 
-    attempts._sends = Lossy()
+    monkeypatch.setattr(calls, "prepare", prepare_and_lose)
 
 
-def test_a_half_message_whose_answer_was_lost_is_answered_for(asking_broker: BrokerThread) -> None:
+def test_a_half_message_whose_answer_was_lost_is_answered_for(
+    asking_broker: BrokerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[bytes] = []
 
     def checker(message: Any) -> bool:
@@ -337,7 +342,7 @@ def test_a_half_message_whose_answer_was_lost_is_answered_for(asking_broker: Bro
         return False
 
     with producer_of(asking_broker, checker=checker, retry_times_when_send_failed=0) as producer:
-        with_lost_answers(producer, lambda address: True)
+        with_lost_answers(monkeypatch, producer, lambda address: True)
         with pytest.raises(SendFailed) as caught, producer.transaction() as transaction:
             transaction.send(Message("T", b"lost"))
         assert caught.value.maybe_stored
@@ -346,7 +351,7 @@ def test_a_half_message_whose_answer_was_lost_is_answered_for(asking_broker: Bro
 
 
 def test_the_copy_at_the_broker_whose_answer_was_lost_is_answered_for(
-    asking_broker: BrokerThread, tmp_path: Path
+    asking_broker: BrokerThread, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     times = {"transaction_time_out": 1, "transaction_check_interval": 20, "transaction_check_max": 65_535}
     with broker_thread(tmp_path / "b", broker_name="broker-b", **times) as other:
@@ -359,7 +364,7 @@ def test_the_copy_at_the_broker_whose_answer_was_lost_is_answered_for(
             return len(lost) == 1
 
         with Producer(brokers=brokers, timeout_s=PATIENCE_S, checker=lambda message: True) as producer:
-            with_lost_answers(producer, first)
+            with_lost_answers(monkeypatch, producer, first)
             with producer.transaction() as transaction:
                 transaction.send(Message("T", b"1"))
             wait_until(lambda: not open_ones(asking_broker) and not open_ones(other), "the end of the other copy")

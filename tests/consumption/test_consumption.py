@@ -1417,9 +1417,9 @@ async def test_a_start_reads_only_what_lies_behind_the_snapshot(tmp_path: Path) 
         await one.ack(a)
         (c,) = (await one.pop(max_messages=1)).deliveries
         told: list[int] = []
-        _transitions = state_log._transitions
+        changes_in = state_log.changes_in
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(state_log, "_transitions", lambda *args: told.append(args[1]) or _transitions(*args))
+            patch.setattr(state_log, "changes_in", lambda *args: told.append(args[1]) or changes_in(*args))
             one.consumption.writer.reload()
         assert len(told) == 2
         assert [*one.consumption.state.queues[Place("g", "t", 0)].under_way] == [1, 2]

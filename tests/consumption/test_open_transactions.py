@@ -23,6 +23,7 @@ from broker_service.state.transaction_changes import (
     TransactionChange,
     TransactionId,
 )
+from tests.support.held_memory import held_bytes
 
 COMMIT, ROLLBACK, DISCARDED, UNKNOWN = (
     Resolution.COMMIT,
@@ -176,7 +177,7 @@ def test_asking_again_and_again_leaves_no_garbage() -> None:
     state.apply(prepared(A, 0))
     for number in range(5000):
         state.apply(Checked(number, ((0, 1),)))
-    assert len(state._due) < 2000
+    assert held_bytes(state) < 200_000, "1000 times"
     assert [one.due_ms for one in state.due(10_000, 10)] == [4999]
 
 

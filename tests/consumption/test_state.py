@@ -3,7 +3,7 @@
 import heapq
 import random
 import sys
-from collections import Counter
+from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
 
 import pytest
@@ -29,9 +29,15 @@ from broker_service.state.transitions import (
     TakeInOrder,
     Transition,
 )
+from tests.support.held_memory import held_bytes
 
 PLACE = Place("g", "t", 0)
 PLACES = [PLACE, Place("g", "t", 1), Place("g", "u", 0), Place("h", "t", 0)]
+
+
+def held_without_recent(state: State) -> int:
+    """The bytes of a state without the settled deliveries that it remembers."""
+    return held_bytes(state) - held_bytes(OrderedDict(state.recent()))
 
 
 def take(place: Place, pop: int, start: int, *offsets: int, **fields: int) -> Take:
@@ -411,7 +417,7 @@ def test_deadlines_of_many_deliveries_in_one_transition_are_noted_once_each(monk
     monkeypatch.setattr(heapq, "heapify", lambda heap: made.append(len(heap)))
     state, count = State(), 5_000
     state.apply(take(PLACE, 1, 0, *range(count)))
-    assert (state.under_way_count, len(state._deadlines), made) == (count, count, [])
+    assert (state.under_way_count, len(state.due(2**62, 2 * count)), made) == (count, count, [])
 
 
 def test_deadlines_of_what_is_acknowledged_do_not_pile_up() -> None:
@@ -421,8 +427,7 @@ def test_deadlines_of_what_is_acknowledged_do_not_pile_up() -> None:
         state.apply(take(PLACE, offset, offset, offset, deadline_ms=chance.randrange(10**9)))
         state.apply(Settle(PLACE, (DeliveryId(offset, offset),)))
         assert list(state.take_changed()) == [(PLACE, offset + 1)]
-    assert len(state._deadlines) < 2000
-    assert len(state.queues[PLACE]._taken) <= 1
+    assert held_without_recent(state) < 150_000, "1000 deadlines and offsets"
 
 
 def test_what_is_acknowledged_behind_one_long_delivery_does_not_pile_up() -> None:
@@ -432,7 +437,7 @@ def test_what_is_acknowledged_behind_one_long_delivery_does_not_pile_up() -> Non
         state.apply(take(PLACE, 2, offset, offset))
         state.apply(Settle(PLACE, (DeliveryId(2, offset),)))
         assert state.queues[PLACE].committed == 0
-    assert len(state.queues[PLACE]._taken) < 2000
+    assert held_bytes(state.queues[PLACE]) < 80_000, "1000 offsets"
     state.apply(take(PLACE, 3, 5000, 5000))
     state.apply(Settle(PLACE, (DeliveryId(1, 0),)))
     assert state.queues[PLACE].committed == 5000
@@ -500,8 +505,7 @@ def test_nothing_is_left_of_message_groups_that_are_settled() -> None:
         state.take_released()
     queue = state.queues[PLACE]
     assert (queue.committed, queue.locks, state.ordered_count, state.under_way_count) == (6000, None, 0, 0)
-    assert len(queue._taken) < 2000
-    assert len(state._deadlines) < 2000
+    assert held_without_recent(state) < 150_000, "1000 deadlines and offsets"
 
 
 def test_names_are_in_memory_once_and_what_is_settled_leaves_nothing() -> None:

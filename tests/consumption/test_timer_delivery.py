@@ -3,15 +3,16 @@
 import asyncio
 import errno
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rocketsim_proto.reserved import TIMER_TOPIC
+from rocketsim_proto.reserved import STATE_TOPIC, TIMER_TOPIC
 
 from broker_service.broker.core import master_loop
+from broker_service.broker.core.broker import Queue
 from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.delayed import timer_delivery
 from broker_service.errors import DiskFull, MessageIllegal, NotFound, ReadFailed, ServiceNotAvailable, SystemBusy
@@ -416,20 +417,20 @@ async def test_a_bad_sector_behind_copying_keeps_messages_waiting_for_a_minute_a
 async def test_a_broker_that_takes_no_more_writes_delivers_no_more_of_what_is_due(tmp_path: Path, end: str) -> None:
     async with timed(tmp_path) as one:
         await one.send(*(b"%d" % number for number in range(2 * timer_delivery.BATCH)))
-        delivery = one.node.consumption.timer_delivery
-        deliver, seen = delivery._deliver, []
+        seen: list[int] = []
 
-        def then_the_end_comes(*arguments: Any) -> None:
-            deliver(*arguments)
+        def then_the_end_comes(queues: Iterable[Queue]) -> None:
+            if not one.received() or (STATE_TOPIC, 0) not in queues:
+                return  # the batch is complete with its record of the state
             seen.append(len(one.received()))
             if end == "fenced":
                 one.node.mastership.newer_epoch(999, "a promoted slave")
             else:
                 one.node.broker.stopping = True
 
-        delivery._deliver = then_the_end_comes  # type: ignore[method-assign]
+        one.node.broker.visibility.arrived.append(then_the_end_comes)
         one.now_ms += 5000
-        delivery.loop.wake()
+        one.node.consumption.timer_delivery.loop.wake()
         await until(lambda: seen, "the first batch is delivered")
         for _ in range(100):
             await asyncio.sleep(0)

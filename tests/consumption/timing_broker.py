@@ -8,9 +8,10 @@ With a name server it is a SYNC_MASTER, which begins when a slave is in sync.
 
 import asyncio
 import sys
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
+from broker_service.broker.core.broker import Queue
 from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.delayed import timer_delivery
 from broker_service.modes import BrokerRole
@@ -47,13 +48,12 @@ async def main(folder: Path, name_server: str) -> None:
         if name_server:
             await until(lambda: node.status.slaves() and node.status.slaves()[0].in_sync, "the slave is in sync")
         node.topics.put(TopicConfig("t", 1, 1), 0)
-        deliver = node.consumption.timer_delivery._deliver
 
-        def delivering(*arguments: Any) -> None:
-            deliver(*arguments)
-            print(node.store.queues.end("t", 0), flush=True)
+        def say(queues: Iterable[Queue]) -> None:
+            if ("t", 0) in queues:
+                print(node.store.queues.end("t", 0), flush=True)
 
-        node.consumption.timer_delivery._deliver = delivering  # type: ignore[method-assign]
+        node.broker.visibility.arrived.append(say)
         await send(node)
         in_an_hour(node)
         await asyncio.Event().wait()

@@ -13,6 +13,7 @@ from rocketsim_proto.remoting.frame import HEAD, IS_ONE_WAY, Form, Header, encod
 from broker_service.errors import InvalidParameter
 from broker_service.runtime.remoting import server as module
 from broker_service.runtime.remoting.calls import Answer, Calls, Request
+from broker_service.runtime.remoting.memory_budget import MemoryBudget
 from broker_service.runtime.remoting.server import RemotingServer
 from testbed.polling import until
 from tests.support.remoting import Client, closed
@@ -170,10 +171,10 @@ async def test_an_idle_connection_is_closed_and_one_that_waits_is_not(monkeypatc
         assert (await held)[1] == b"late"
 
 
-async def test_connections_beyond_the_limit_are_closed_at_once() -> None:
+async def test_connections_beyond_the_limit_are_closed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "most_connections", lambda _: 1)
     async with serving() as (made, _), await Client.connect(made.port) as first:
         await first.call(ECHO)
-        made._most = 1
         async with connected(made.port) as (reader, _):
             async with asyncio.timeout(60):
                 assert await is_closed(reader)
@@ -185,19 +186,25 @@ async def test_requests_beyond_the_memory_for_them_are_not_read_until_others_hav
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "MAX_REQUEST_BYTES", 1 << 20)
+    budgets: dict[int, MemoryBudget] = {}
+
+    def budget_of(most_bytes: int) -> MemoryBudget:
+        return budgets.setdefault(most_bytes, MemoryBudget(most_bytes))
+
+    monkeypatch.setattr(module, "MemoryBudget", budget_of)
     async with serving() as (made, answers):
         clients = [await Client.connect(made.port) for _ in range(4)]
         held = [client.ask(HELD, body=bytes(400_000)) for client in clients]
         await until(lambda: answers.holding == 2, "as many requests have come as there is room for")
         figures = {figure.name: next(iter(figure.samples))[1] for figure in made.figures()}
         assert 800_000 < figures["rocketsim_remoting_request_bytes"]
-        assert made._requests.taken_bytes <= 1 << 20
+        assert budgets[1 << 20].taken_bytes <= 1 << 20
         answers.held.set()
         for one in held:
             assert (await one)[1] == b"late"
         for client in clients:
             await client.__aexit__()
-        await until(lambda: made._requests.taken_bytes == 0, "all memory is given back")
+        await until(lambda: made.request_bytes == 0, "all memory is given back")
 
 
 async def test_large_requests_that_do_not_come_to_their_end_keep_no_small_ones_waiting(

@@ -26,10 +26,12 @@ IDENTITY = Identity(
 TEN = record(b"123456")  # 10 bytes
 
 
-def follower(tmp_path, log, *epochs):
+def follower(tmp_path, log, *epochs, cuts=None):
+    """`cuts` gets the cuts of the log."""
     file = EpochFile(tmp_path / "epochs.json", 0)
     file.save(EpochList.of(*epochs))
-    return Follower(log, file, IDENTITY, tmp_path / "diverged"), file
+    hears = cuts if cuts is None else SimpleNamespace(log_will_be_cut=lambda end_offset: None, log_cut=cuts.append)
+    return Follower(log, file, IDENTITY, tmp_path / "diverged", hears), file
 
 
 def reply(*epochs, end, resume, first=0, tail=b"", **fields):
@@ -103,8 +105,7 @@ def test_bytes_are_cut_before_the_newer_epoch_is_adopted(tmp_path):
 @pytest.mark.parametrize("fails", ["the epochs", "the rest of the cut"])
 def test_who_depends_on_the_log_hears_of_a_cut_that_is_not_finished(tmp_path, fails):
     log, cuts = MemoryLog(TEN * 3), []
-    slave, file = follower(tmp_path, log, (100, 0))
-    slave._cuts = SimpleNamespace(log_will_be_cut=lambda end_offset: None, log_cut=cuts.append)
+    slave, file = follower(tmp_path, log, (100, 0), cuts=cuts)
     truncate = log.truncate
 
     def full(*args):
@@ -123,8 +124,7 @@ def test_who_depends_on_the_log_hears_of_a_cut_that_is_not_finished(tmp_path, fa
 
 def test_a_cut_that_has_not_begun_is_no_cut(tmp_path):
     log, cuts = MemoryLog(TEN * 3), []
-    slave, _ = follower(tmp_path, log, (100, 0))
-    slave._cuts = SimpleNamespace(log_will_be_cut=lambda end_offset: None, log_cut=cuts.append)
+    slave, _ = follower(tmp_path, log, (100, 0), cuts=cuts)
 
     def full(*_):
         raise OSError(28, "No space left on device")
@@ -137,10 +137,8 @@ def test_a_cut_that_has_not_begun_is_no_cut(tmp_path):
 
 def test_a_slave_that_forked_off_before_its_masters_minimum_keeps_its_tail_and_starts_over(tmp_path):
     """Found by the simulation."""
-    log = MemoryLog(TEN * 9)
-    slave, _ = follower(tmp_path, log, (100, 0))
-    cuts = []
-    slave._cuts = SimpleNamespace(log_will_be_cut=lambda end_offset: None, log_cut=cuts.append)
+    log, cuts = MemoryLog(TEN * 9), []
+    slave, _ = follower(tmp_path, log, (100, 0), cuts=cuts)
     slave.welcome(reply((100, 0), (200, 20), first=40, end=70, resume=40))
     (cut,) = cuts
     assert (cut.from_offset, cut.until_offset, cut.end_offset) == (0, 90, 40)

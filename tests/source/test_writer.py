@@ -3,9 +3,8 @@
 import pickle
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -26,7 +25,8 @@ from tests.support.fake_broker import FakeCluster
 class MemoryProducer:
     """Keeps what it is given; the test decides how each send ends."""
 
-    def __init__(self) -> None:
+    def __init__(self, future: type[Pending] = Pending) -> None:
+        self._future = future
         self.stats = ProducerStats()
         self.sent: list[dict[str, Any]] = []
         self.futures: list[Pending] = []
@@ -40,7 +40,7 @@ class MemoryProducer:
         if self.refuses:
             raise self.refuses.pop(0)
         self.sent.append({"topic": topic, "bodies": bodies.to_pylist(), **columns})
-        future = Pending(None, MessageQueue(topic, "broker-a", 0))
+        future = self._future(None, MessageQueue(topic, "broker-a", 0))
         self.futures.append(future)
         answer = self.answers.pop(0) if self.answers else SendStatus.SEND_OK
         if isinstance(answer, SendStatus):
@@ -113,12 +113,12 @@ def test_as_long_as_others_are_answered_a_frame_is_waited_for() -> None:
                 producer.answer(self)
             return super().result(timeout)
 
-    producer = MemoryProducer()
+    producer = MemoryProducer(Slow)
+    producer.answers = [None]
     found = sender(producer, sendTimeoutMs="20")
-    slow = Slow(None, MessageQueue("T", "broker-a", 0))
-    found._waiting.append((slow, np.arange(1)))
+    found.send(rows(b"1"))
     assert found.finish().statuses == {"SEND_OK": 1}
-    assert slow.waits == 4
+    assert [cast(Slow, one).waits for one in producer.futures] == [4]
 
 
 def test_a_frame_that_is_answered_just_when_its_time_is_up_counts_as_answered() -> None:
@@ -129,9 +129,10 @@ def test_a_frame_that_is_answered_just_when_its_time_is_up_counts_as_answered() 
                 raise TimeoutError
             return super().result(timeout)
 
-    producer = MemoryProducer()
+    producer = MemoryProducer(JustThen)
+    producer.answers = [None]
     found = sender(producer)
-    found._waiting.append((JustThen(None, MessageQueue("T", "broker-a", 0)), np.arange(1)))
+    found.send(rows(b"1"))
     assert found.finish().statuses == {"SEND_OK": 1}
 
 

@@ -8,7 +8,6 @@ import pytest
 from rocketsim_proto.reserved import STATE_TOPIC
 
 from broker_service.errors import DiskFull
-from broker_service.store.consume_queue import ConsumeQueue
 from broker_service.store.message_store import MessageStore
 from tests.support.memory_files import PAGE, MemoryFiles, MemoryPath, PowerCut
 from tests.support.stores import (
@@ -96,15 +95,13 @@ def test_the_rest_of_the_last_log_file_is_kept_where_the_disk_has_no_room_for_an
 
 @pytest.mark.parametrize("made_by", ["this version", "an earlier one"])
 def test_the_entries_of_acknowledgements_have_their_blocks_before_the_disk_is_full(
-    made_by: str, monkeypatch: pytest.MonkeyPatch
+    made_by: str,
 ) -> None:
     disk = MemoryFiles()
     keys = {"mapped_file_size_commit_log": 1 << 20, "mapped_file_size_consume_queue": 20 * 1000}
-    with monkeypatch.context() as patch:
-        if made_by == "an earlier one":
-            patch.setattr(ConsumeQueue, "_allocate", lambda *_: False)
-        store = open_store(ROOT, disk, **keys)
-        put(store, STATE_TOPIC, 0, [b"a"])
+    if made_by == "an earlier one":
+        disk.fail("preallocate", errno.EOPNOTSUPP, matching="consumequeue")
+    put(open_store(ROOT, disk, **keys), STATE_TOPIC, 0, [b"a"])
     store = open_store(ROOT, disk := disk.kill(), **keys)
     disk.fill()
     for _ in range(900):

@@ -25,23 +25,37 @@ def is_private(name: str) -> bool:
 def defined(tree: ast.AST) -> Iterator[str]:
     """Yields the private names that the code defines: functions, classes, attributes and variables."""
     for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            if is_private(node.id):
+                yield node.id
+    yield from members(tree)
+
+
+def members(tree: ast.AST) -> Iterator[str]:
+    """Yields the private names of functions, of classes, and of the attributes that objects give themselves.
+
+    An attribute that a test gives to another object is no definition: it replaces one of the product.
+    """
+    for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             name = node.name
-        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and is_own(node):
             name = node.attr
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            name = node.id
         else:
             continue
         if is_private(name):
             yield name
 
 
+def is_own(attribute: ast.Attribute) -> bool:
+    return isinstance(attribute.value, ast.Name) and attribute.value.id in ("self", "cls")
+
+
 def used(tree: ast.AST) -> Iterator[str]:
     """Yields the private names of other objects that the code uses, as attributes, imports, or texts of a patch."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and is_private(node.attr):
-            if not (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")):
+            if not is_own(node):
                 yield node.attr
         elif isinstance(node, ast.ImportFrom):
             yield from (alias.name for alias in node.names if is_private(alias.name))
@@ -57,7 +71,7 @@ def counts() -> dict[str, int]:
     of_product = {name for tree in parsed(PRODUCT) for name in defined(tree[1])}
     found = {}
     for path, tree in parsed(("tests",)):
-        foreign = of_product - set(defined(tree))
+        foreign = of_product - set(members(tree))
         if count := Counter(name in foreign for name in used(tree))[True]:
             found[path.relative_to(ROOT).as_posix()] = count
     return found

@@ -25,9 +25,11 @@ from broker_service.wire.v2.message_rules import (
     RESERVED_PROPERTIES,
 )
 from broker_service.wire.v2.recent_sends import REMEMBERED_S
+from broker_service.wire.v2.sends import SendPath
 from rocketsim_client import PullConsumer
-from tests.support.brokers import goes_by, stub_of
-from tests.support.v2 import message, v2_broker
+from testbed.polling import PATIENCE_S
+from tests.support.brokers import goes_by, put, stub_of
+from tests.support.v2 import client_of, message, v2_broker
 from tests.v2.test_receiving import received
 
 
@@ -350,7 +352,7 @@ async def test_a_message_that_is_sent_again_while_the_first_call_is_under_way_is
     """Trap 8: a broker that was held up finds both calls before it, the first one perhaps ended by its deadline."""
     again = s.SendMessageRequest(messages=[message(body=b"once")])
     async with v2_broker(tmp_path) as (node, _):
-        sends = node.v2_port.servicer._sends
+        sends = SendPath(node.broker, node.puts, node.consumption.transactions)
         call = partial(sends.send, again.messages, ("127.0.0.1", bytes(8)), 60.0, "client-1")
         other = partial(sends.send, [message()], ("127.0.0.1", bytes(8)), 60.0, "client-2")
         calls = [asyncio.create_task(one()) for one in (other, call, call, call)]
@@ -361,7 +363,8 @@ async def test_a_message_that_is_sent_again_while_the_first_call_is_under_way_is
         assert {one.status.code for one in answers} == {d.OK}
         assert len({one.entries[0].offset for one in answers[1:]}) == 1
         assert sum(one.body == b"once" for one in await stored(node, "T")) == 1
-        assert sends._under_way == {}
+        again_later = await asyncio.wait_for(call(), PATIENCE_S)  # it waits for no call that is over
+        assert again_later.entries[0].offset == answers[-1].entries[0].offset
 
 
 async def test_a_send_that_is_refused_leaves_its_id_free(tmp_path: Path) -> None:
@@ -400,6 +403,24 @@ async def test_a_message_that_was_stored_before_a_restart_is_not_stored_again(tm
         assert waited_for == [end]
         assert (await client.send(message(keys=[again.system_properties.message_id]))).status.code == d.OK
         assert len(await stored(node, "T")) == 2
+
+
+async def test_a_port_that_opens_again_knows_only_the_messages_that_the_log_has_by_then(tmp_path: Path) -> None:
+    """While it is closed, another master may store messages, and replication may cut those of this broker."""
+    lost, from_another_master = message(), message()
+    async with v2_broker(tmp_path) as (node, client):
+        end = node.store.end_offset
+        await client.send(lost)
+        await node.v2_port.close(0)
+        node.store.truncate(end, None)
+        await put(node, "T", from_another_master.body, UNIQ_KEY=from_another_master.system_properties.message_id)
+        node.broker.members_changed.notify()
+        async with client_of(node) as again:
+            for one in (from_another_master, lost):
+                assert (await again.send(one)).status.code == d.OK
+        assert sorted(one.message_id for one in await stored(node, "T")) == sorted(
+            one.system_properties.message_id for one in (from_another_master, lost)
+        )
 
 
 async def test_a_message_that_was_stored_long_before_a_restart_is_stored_again(tmp_path: Path) -> None:

@@ -208,7 +208,7 @@ class RangeStreams:
 
     async def _request_size(self, connection: socket.socket) -> int:
         head = bytearray(range_stream.REQUEST_HEAD.size)
-        await _fill(connection, memoryview(head))
+        await fill(connection, memoryview(head))
         try:
             return range_stream.request_length(head)
         except range_stream.Illegal as error:
@@ -217,7 +217,7 @@ class RangeStreams:
 
     async def _request(self, connection: socket.socket, size: int) -> pb.StreamRequest:
         data = bytearray(size)
-        await _fill(connection, memoryview(data))
+        await fill(connection, memoryview(data))
         try:
             return pb.StreamRequest.FromString(bytes(data))
         except DecodeError as error:
@@ -280,7 +280,7 @@ class RangeStreams:
         latest = loop.time() + receive_s(size)
         try:
             async with asyncio.timeout(SILENCE_S) as silence:
-                await _fill(connection, records, lambda: silence.reschedule(min(loop.time() + SILENCE_S, latest)))
+                await fill(connection, records, lambda: silence.reschedule(min(loop.time() + SILENCE_S, latest)))
         except TimeoutError:
             raise ClientLost from None
         return records
@@ -335,7 +335,7 @@ class RangeStreams:
                 sent = connection.sendmsg(parts)
             except BlockingIOError:
                 sent = 0
-            rest = _without_first(parts, sent)
+            rest = without_first(parts, sent)
             parts.clear()
             if records:
                 records.clear()
@@ -386,7 +386,7 @@ def _has_hung_up(connection: socket.socket) -> bool:
         return True
 
 
-async def _fill(connection: socket.socket, view: memoryview, progressed: Callable[[], None] = lambda: None) -> None:
+async def fill(connection: socket.socket, view: memoryview, progressed: Callable[[], None] = lambda: None) -> None:
     """Receives bytes until `view` is full.  Calls `progressed` after each read."""
     loop = asyncio.get_running_loop()
     at_once = RECEIVE_AT_ONCE
@@ -415,7 +415,7 @@ def _fits(size: int, taken: int, most: int) -> bool:
     return not taken or taken + size <= most
 
 
-def _without_first(parts: Sequence[memoryview], sent: int) -> bytes:
+def without_first(parts: Sequence[memoryview], sent: int) -> bytes:
     """Returns a copy of the parts without their first `sent` bytes."""
     rest = []
     for part in parts:

@@ -6,7 +6,7 @@ place of the first.  Bytes that are not UTF-8 become U+FFFD.
 
 Most batches come from one producer and have the same names in the same order in every record.  If the values have the
 same sizes, too, the batch is a table of bytes (`Matrix`).  Otherwise it is a table with the place of each value
-(`_Table`).  Batches with different names are split piece by piece (`_Pieces`), and small batches are decoded record by
+(`_Table`).  Batches with different names are split piece by piece (`Pieces`), and small batches are decoded record by
 record (`_Few`).  The compiled module needs none of them.
 """
 
@@ -93,13 +93,13 @@ class Properties:
         return self._split.maps()
 
     @cached_property
-    def _split(self) -> "_Few | Matrix | _Table | _Pieces":
+    def _split(self) -> "_Few | Matrix | _Table | Pieces":
         if len(self._starts) <= FEW:
             return _Few(self._data, self._starts, self._sizes)
         if (matrix := _matrix(self._data, self._starts, self._sizes)) is not None:
             return matrix
         text, bounds = flat(binary_slices(self._data, self._starts, self._sizes))
-        return _table(text, bounds) or _Pieces(text, bounds)
+        return _table(text, bounds) or Pieces(text, bounds)
 
 
 def _strings(column: kernels.Column) -> pa.StringArray:
@@ -292,7 +292,7 @@ def _table(text: Bytes, bounds: Positions) -> _Table | None:
 # --- different names ----------------------------------------------------------------------------------------------
 
 
-class _Pieces:
+class Pieces:
     """All NAME \\x01 VALUE pieces of the batch in order, each with the record to which it belongs."""
 
     def __init__(self, text: Bytes, bounds: Positions) -> None:
