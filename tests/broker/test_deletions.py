@@ -22,6 +22,7 @@ from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.errors import ServiceNotAvailable, SystemBusy
 from broker_service.node.node import BrokerNode
 from broker_service.pop.deliveries import ChangeInvisible, HandleStatus, Pop
+from broker_service.put_result import PutStatus
 from broker_service.state.moves import dlq_topic, retry_topic
 from broker_service.state.transaction_changes import Resolution, TransactionId
 from broker_service.store.json_file import JsonFile
@@ -106,6 +107,18 @@ async def prepare(node: BrokerNode, *names: str) -> None:
                 topic="t", record=bytes(send.records), crc32=send.crc32, producer_group="p"
             )
             assert (await stub.Prepare(request, timeout=60)).status == SendResponse.PUT_OK
+
+
+async def test_puts_wait_for_a_deletion_and_make_the_next_topic_in_their_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with with_topic(tmp_path) as node:
+        async with deleting(node, monkeypatch):
+            puts = [asyncio.ensure_future(put(node, "t", b"%d" % number)) for number in range(3)]
+            await turns()
+            assert not any(one.done() for one in puts), "a put that meets a change waits and is not refused"
+        assert await asyncio.gather(*puts) == [PutStatus.PUT_OK] * 3
+        assert made_again(node) == [b"0", b"1", b"2"]
 
 
 async def test_commits_of_transactions_wait_and_find_that_the_topic_is_deleted(

@@ -2,6 +2,7 @@
 is.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -352,6 +353,40 @@ async def test_a_damaged_message_with_a_delivery_time_waits_alone(
         time_of_trouble_passes(one.node.broker)
         await one.later(0)
         assert one.received() == [b"a", b"bad"]
+
+
+async def test_a_message_that_cannot_be_read_is_read_again_after_a_pause_and_not_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(master_loop, "LONGEST_SLEEP_S", 3600.0)  # the broker's own task leaves all to the test
+    async with timed(tmp_path) as one:
+        delivery, broker, log = one.node.consumption.timer_delivery, one.node.broker, one.node.store.log
+        await one.send(b"bad", in_ms=3_600_000)
+        assert one.timers.count == 1
+        for _ in range(5):
+            await asyncio.sleep(0)  # the broker's own task has seen it, and waits
+        bad, reads, read = at(one.node.store, TIMER_TOPIC), 0, log.record_at
+
+        def counted(log_offset: int) -> bytes:
+            nonlocal reads
+            reads += log_offset == bad
+            if reads > 2:
+                pytest.fail("the record is read again without a pause")
+            return read(log_offset)
+
+        monkeypatch.setattr(log, "record_at", counted)
+        mend = damage(one.node.store, bad)
+        started_s, later_s = broker.clock(), 0.0
+        monkeypatch.setattr(broker, "clock", lambda: started_s + later_s)
+        one.now_ms += 3_600_000
+        await delivery.deliver_due()
+        later_s = master_loop.AFTER_TROUBLE_S - 0.1
+        await delivery.deliver_due()
+        assert (reads, one.received()) == (1, [])
+        mend()
+        later_s = master_loop.AFTER_TROUBLE_S
+        await delivery.deliver_due()
+        assert (reads, one.received()) == (2, [b"bad"])
 
 
 async def test_a_damaged_copy_behind_copying_keeps_messages_waiting_for_a_minute_at_most(

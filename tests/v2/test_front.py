@@ -594,6 +594,29 @@ async def test_a_connection_that_was_being_taken_at_the_end_breaks_off(monkeypat
     await front.close()
 
 
+async def test_a_connection_that_has_just_broken_leaves_no_task_behind_the_close() -> None:
+    def connecting() -> list[Any]:
+        return [task for task in asyncio.all_tasks() if task.get_name() == "front"]
+
+    listening = socket.create_server(("127.0.0.1", 0))
+    front, address = Front(listening), listening.getsockname()
+    with socket.socket(socket.AF_UNIX) as server_of_plaintext, socket.socket(socket.AF_UNIX) as fills_its_queue:
+        server_of_plaintext.bind(f"\0{front.plaintext}")
+        server_of_plaintext.listen(0)
+        fills_its_queue.connect(f"\0{front.plaintext}")
+        await front.start()
+        _, writer = await asyncio.open_connection(*address)
+        writer.write(PREFACE)
+        await until(lambda: bool(connecting()), "the front connects to the server")
+        (broken,) = front.ends
+        broken.abort()
+        await asyncio.sleep(0)
+        assert connecting() and not front.ends
+        await front.close()
+        assert not connecting()
+        writer.close()
+
+
 async def test_a_slave_takes_no_connection(tmp_path: Path) -> None:
     async with running(tmp_path, grpc_server_port=0, broker_role=BrokerRole.SLAVE, broker_id=1, **keys_of()) as node:
         assert node.mastership.standing is not Standing.WRITABLE and node.v2_port.endpoint.front is None
