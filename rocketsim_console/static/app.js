@@ -104,11 +104,11 @@ function showHelp() {
 }
 document.getElementById("keys").addEventListener("click", showHelp);
 
-let jumping = 0;
+let jumping = -Infinity;
 document.addEventListener("keydown", (event) => {
   if (event.metaKey || event.ctrlKey || event.altKey || event.target.closest("input, select, textarea, dialog")) return;
   if (event.timeStamp - jumping < 1200 && JUMPS[event.key]) {
-    jumping = 0;
+    jumping = -Infinity;
     go(JUMPS[event.key]);
   } else if (event.key === "g") {
     jumping = event.timeStamp;

@@ -96,9 +96,13 @@ async def test_half_sent_requests_of_anybody_hold_up_no_whole_ones(monkeypatch: 
         for one, stream in streams:
             stack.callback(asyncio.create_task(one.send(stream, bytes(500_000))).cancel)
         channel = await stack.enter_async_context(grpc.aio.insecure_channel(names.address))
-        stub = NameServerStub(channel)
-        for _ in range(3):
-            await stub.TopicList(namesrv_pb2.TopicListRequest(), timeout=60)
+        stub, answered = NameServerStub(channel), 0
+        while answered < 3:
+            try:
+                await stub.TopicList(namesrv_pb2.TopicListRequest(), timeout=60)
+                answered += 1
+            except grpc.aio.AioRpcError as error:  # this machine was too busy to receive it within 0.1 s
+                assert "did not arrive completely in time" in (error.details() or "")
         for one, stream in streams:
             assert b"did not arrive completely in time" in await asyncio.wait_for(one.end_of(stream), 60)
 

@@ -5,6 +5,7 @@ import errno
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -170,11 +171,12 @@ async def test_a_slave_without_room_for_its_tables_acknowledges_no_commit_until_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The master has the offset and says who has not; the slave's log goes on."""
-    async with pair(tmp_path, slave_timeout=500, sync_metadata_interval=100, **SYNC) as (_, master, slave):
+    async with pair(tmp_path, slave_timeout=20_000, sync_metadata_interval=100, **SYNC) as (_, master, slave):
         await put(master, "t", b"x", b"y")
         await until(lambda: "t" in slave.topics.entries, "the topic")
         await until(lambda: master.acknowledgements.tracker.takes_metadata(), "the slave says what it has")
         assert await commit(master, 1) == "COMMIT_OK"
+        master.broker.become(replace(master.broker.config, slave_timeout=500))
 
         save, of_slave = JsonFile.save, slave.store.config.root / "config" / "topics.json"
 

@@ -133,8 +133,8 @@ def test_a_held_pull_is_answered_when_a_message_arrives(topic, producer, consume
     queue = consumer.message_queues(topic)[0]
     consumer.pull(queue, 0)
     timer = threading.Timer(0.3, lambda: producer.send(Message(topic, b"x"), queue=queue))
-    timer.start()
     began = time.monotonic()
+    timer.start()
     result = consumer.pull(queue, 0, suspend=True)
     assert (result.status, len(result.messages)) == (PullStatus.FOUND, 1)
     assert time.monotonic() - began > 0.2

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -192,14 +193,21 @@ def promote(name_server: str, slave: str) -> None:
 
 def test_keys_open_pages_search_change_the_theme_and_list_themselves(console, open_page):
     page = open_page(color_scheme="light")
+    page.clock.install()
     page.goto(console)
     is_complete(page, "Overview")
+    page.clock.pause_at(datetime.now() + timedelta(minutes=1))  # two keys belong together for little more than a second
     for key, address in {"t": "/topics", "g": "/groups", "m": "/messages", "f": "/failovers", "o": "/"}.items():
         page.keyboard.type(f"g{key}")
         expect(page).to_have_url(console + address)
         expect(page.locator('#nav [aria-current="page"]')).to_have_attribute("href", address)
+    page.keyboard.press("g")
+    page.clock.fast_forward(1200)
+    page.keyboard.press("t")
+    expect(page).to_have_url(console + "/")
     page.keyboard.type("gt")
     expect(page.locator("h1")).to_have_text("Topics")
+    page.clock.resume()
     page.keyboard.press("/")
     expect(page.get_by_label("Search topics")).to_be_focused()
     page.keyboard.type("ord")  # keys in a field are text
