@@ -98,7 +98,7 @@ class Gate:
     def check(self, user: User, method: str, right: Right, peer: str, request: Any = None) -> None:
         """Raises AccessDenied unless the user may make this request.
 
-        Without a request, it checks only what is known before the first message of a stream.
+        Without a request, only what is known before the first message of a stream is checked.
         """
         if user is self._users.brokers_user or (user.is_super and right.caller is not Caller.BROKER):
             return

@@ -69,8 +69,8 @@ class MetadataExchange:
 
         Raises ValueError for impossible offsets.  Consumers may have read a tail of the slave's log that this log does
         not have, because this master lost it, or a newer epoch replaced it.  Offsets in such a tail are lowered to the
-        end of the queue here, in a new generation.  Otherwise the slave would hand the same offsets back again once the
-        queue has grown past them, and the group would miss the messages that came in place of the tail.
+        end of the queue here, in a new generation.  Without this the slave would hand the same offsets back again once
+        the queue has grown past them, and the group would miss the messages that came in place of the tail.
 
         While this master waits after an unclean stop, another slave may still bring the tail, so nothing is lowered.
         If the tail stays lost, a new epoch begins, and the offsets are lowered then.  Offsets of an unknown topic are

@@ -22,7 +22,9 @@ class Following:
 
     @property
     def master_address(self) -> str:
-        """The address of the master to follow: `haMasterAddress`, else what the name servers say, else the last one."""
+        """The address of the master to follow: `haMasterAddress` if it is set, else the address that name servers know,
+        else that of the last master.
+        """
         if self._broker.config.ha_master_address:
             return self._broker.config.ha_master_address
         master = self._broker.peers.master()

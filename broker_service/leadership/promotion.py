@@ -117,7 +117,7 @@ def _forfeited(ours: LogState, other: OtherMember) -> int | None:
 
 
 def _has_more(ours: LogState, answer: MemberReport) -> bool:
-    """Returns True if the other log has more.
+    """Returns True if the other log has more than this one, by the rule at the top of this module.
 
     The epochs of the logs' last bytes are compared first.  The newest known epoch would not do, because a slave knows
     its master's epochs before it has their bytes.

@@ -51,7 +51,10 @@ class Registration:
         ]
 
     async def run(self) -> None:
-        """Runs until it is cancelled.  Before that, `unregister` tells the name servers that this broker leaves."""
+        """Runs until it is cancelled.
+
+        Before the cancellation, `unregister` tells the name servers that this broker leaves.
+        """
         async with asyncio.TaskGroup() as tasks:
             for link in self.links:
                 tasks.create_task(link.run(), name=f"register-{link.address}")

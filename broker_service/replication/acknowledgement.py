@@ -72,8 +72,8 @@ def change_waits(
 ) -> tuple[Wait, Wait, Wait]:
     """Makes the (flush, replica, metadata) waits of an operator's change that slaves get as change `sequence`.  Pure.
 
-    The change waits as a commit does.  If it has also appended to the log, up to `end_offset`, it waits for these
-    records as a put does.  With `in_any_mode` the change waits for a slave to have the metadata even without
+    An operator's change waits as a commit does.  If it has also appended to the log, up to `end_offset`, it waits for
+    these records as a put does.  With `in_any_mode` the change waits for a slave to have the metadata even without
     SYNC_MASTER.
     """
     flush, replica = put_waits(levels, tracker, flushed_offset, end_offset, now, timeout_s)

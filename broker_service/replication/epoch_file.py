@@ -24,9 +24,9 @@ class EpochFile:
     - `promised`: the promise of this slave to a candidate; None once the slave's log has the promised epoch.
 
     A promotion that fails after it has begun an epoch must be undone without disk space.  Therefore an epoch that a
-    promotion began is valid only if the role on disk (`role_file.py`) is master, or if the epoch has bytes.  Otherwise
-    a slave ignores the epoch and uses the previous list.  In the previous list, epochs without bytes stay, because with
-    them this broker recognises masters that were replaced.
+    promotion began is valid only if the role on disk (`role_file.py`) is master, or if the epoch has bytes.  A slave
+    ignores an epoch that is not valid, and uses the previous list.  In the previous list, epochs without bytes stay,
+    because with them this broker recognises masters that were replaced.
     """
 
     def __init__(self, path: Path, log_end_offset: int, files: Files | None = None) -> None:

@@ -1,14 +1,14 @@
 """Epochs record which master wrote which part of the log.  Pure.
 
-An epoch is the time in which one master may append without interruption.  It has a number, a random id and the log
-offset of its first byte; it ends where the next epoch starts.  Within an epoch only one master appends and all slaves
-copy, so two logs are equal up to the point where their epochs differ.
+An epoch is the time in which one master may append without interruption.  An epoch has a number, a random id and the
+log offset of its first byte; it ends where the next epoch starts.  Within an epoch only one master appends and all
+slaves copy, so two logs are equal up to the point where their epochs differ.
 
 The number is 10**12 times the number of promotions plus the number of starts since: 2000000000005 is the fifth start
 after the second promotion.  A master that was replaced can therefore restart any number of times and never reaches the
 epochs of the promoted one.  Older versions counted differently: the last two digits were a broker id, and the others
-counted promotions and starts together.  Such a number counts as a number of starts without a promotion, and the next
-start adds 1.
+counted promotions and starts together.  A number of that older form counts as a number of starts without a promotion,
+and the next start adds 1.
 
 Two brokers that do not know of each other may begin the same number; their ids differ.  An entry without an id comes
 from an older version, and is compared by number and start only.
@@ -81,7 +81,7 @@ class EpochList:
     def has_passed(self, epoch: int, epoch_id: int, log_offset: int) -> bool:
         """Returns True if, in this history, the log could have ended at `log_offset` during this epoch.
 
-        The log may not have reached that offset yet.  An epoch that is missing from the list had no bytes.  Such an
+        The log may not have reached that offset yet.  An epoch that is missing from the list had no bytes.  A missing
         epoch belongs to this history if the next epoch follows the same promotion, since the same broker began both.
         """
         for index, entry in enumerate(self.epochs):
@@ -111,7 +111,7 @@ class EpochList:
     def yields_to(self, other: "EpochList") -> bool:
         """Returns True if this log may lose a tail that `other` does not have.
 
-        A tail may be lost if the other log's last epoch is newer.  It may also be lost if both last epochs have the
+        A tail may be lost if the other log's last epoch is newer.  A tail may also be lost if both last epochs have the
         same number and different ids, since an operator has then decided which broker is the slave.
         """
         is_fork = NO_ID not in (self.last_id, other.last_id) and self.last_id != other.last_id

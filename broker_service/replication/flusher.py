@@ -32,7 +32,7 @@ class Flushable(Protocol):
 
 
 class Flusher:
-    """Flushes every `interval_s`, and at once on request.  Its methods and callbacks run on the event loop's thread."""
+    """Flushes every `interval_s`, and at once on request.  Methods and callbacks run on the event loop's thread."""
 
     def __init__(
         self,

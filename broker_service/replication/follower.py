@@ -235,8 +235,8 @@ class Follower:
     def _adopt(self, epochs: EpochList) -> None:
         """Saves the master's epochs as this log's.
 
-        The list is saved as not begun by this broker.  This is needed even if the list is unchanged, because a copy of
-        the master's store says that its broker began the last epoch.
+        The list is saved as not begun by this broker.  An unchanged list is saved, too, because a copy of the master's
+        store says that its broker began the last epoch.
         """
         epochs = epochs.with_ids_of(self._epochs.epochs)
         if epochs != self._epochs.epochs or self._epochs.begun_here or not self._epochs.is_noted:

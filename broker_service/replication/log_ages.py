@@ -15,7 +15,8 @@ class LogAges:
     def sample(self, now: float, end_offset: int, acked: int | None = None) -> None:
         """Adds a sample; must be called about once a second.
 
-        All slaves have the log up to `acked`, and older samples are dropped.  None means that no slave is connected.
+        `acked` is the log offset up to which all slaves have the log, or None if no slave is connected.  Samples before
+        it are dropped.
         """
         if acked is not None:
             passed = bisect_right(self._ends, acked)

@@ -63,7 +63,10 @@ class MasterBroker(Protocol):
         """Returns True if slaves may follow this broker: it was configured or promoted as master, and is not fenced."""
 
     def takes_writes(self) -> bool:
-        """Returns True once the log may have bytes that no slave has.  From then on nothing is refilled from slaves."""
+        """Returns True once the log may have bytes that no slave has.
+
+        Once this is True, no slave refills the master's log.
+        """
 
     def metadata(self) -> Metadata:
         """Returns a snapshot of all metadata, marked `complete`, with the current epoch."""
@@ -127,7 +130,7 @@ class SlaveBroker(CutListener, Protocol):
     def offsets_to_hand_back(self) -> Metadata | None:
         """Returns offsets that the master lacks, because it was away when this slave took them, or has lost them.
 
-        This is called at every connect, so offsets must be returned until the master has them.
+        The slave calls this at every connect, so offsets must be returned until the master has them.
         """
 
     def replicated(self, visible_offset: int) -> None:

@@ -1,7 +1,7 @@
 """RocketMQFollower is a slave's side of one stream from a RocketMQ master, without the network I/O.
 
 RocketMQ's HA protocol has no epochs.  A slave that has records already therefore asks for the last bytes of its log
-again and compares them, before it stores or acknowledges anything.  Such a slave never cuts its log.
+again and compares them, before it stores or acknowledges anything.  A slave of a RocketMQ master never cuts its log.
 """
 
 from typing import NamedTuple

@@ -104,7 +104,7 @@ class RocketMQMaster:
                 answer = frame.decode_header(form, await self._reader.readexactly(header_bytes))
                 body = await self._reader.readexactly(body_bytes)
                 if answer.is_answer and answer.opaque == header.opaque:
-                    break  # A server also sends requests of its own.
+                    break  # Other frames are requests of the server itself, which are ignored.
         except (OSError, EOFError) as error:
             raise RocketMQLost(f"{self._address} does not answer request {code.name}: {error}") from error
         except frame.FrameError as error:

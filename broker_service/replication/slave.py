@@ -37,8 +37,8 @@ class SlaveSettings:
     refill_frame_bytes: int = 1 << 20
     retry_first_s: float = 0.2
     retry_last_s: float = 2.0
-    # A silent connection is closed after the sum of these two times.  Without them a dead connection could last long:
-    # TCP retransmits more and more rarely, and the other side may have given up already.
+    # A silent connection is closed after the sum of these two times.  Without these times a dead connection could last
+    # long: TCP retransmits more and more rarely, and the other side may have given up already.
     keepalive_s: float = 6.0
     keepalive_timeout_s: float = 4.0
     message_max_bytes: int = 64 << 20  # a metadata snapshot is the largest message

@@ -1,4 +1,4 @@
-"""Notice wakes all tasks that wait for a change.  Each task then finds out by itself what has changed."""
+"""Notice wakes all tasks that wait for a change.  Each task that was woken finds out by itself what has changed."""
 
 import asyncio
 

@@ -22,9 +22,10 @@ BACKDATED_DAYS = 1  # the certificate is valid from this long ago on, since cloc
 
 
 class SelfSignedCertificate:
-    """Makes a certificate and its key, and new ones before the certificate expires.  Both are kept in memory only.
+    """Makes a certificate and its key, and new ones before the certificate expires.
 
-    The class is thread-safe, because gRPC asks for the newest certificate before each handshake, in its own threads.
+    Certificate and key are kept in memory only.  The class is thread-safe, because gRPC asks for the newest certificate
+    before each handshake, in its own threads.
     """
 
     def __init__(self, hosts: Iterable[str], now_s: Callable[[], float] = time.time) -> None:
@@ -58,7 +59,7 @@ class SelfSignedCertificate:
 
 
 def _pair(hosts: Iterable[str], valid_from: datetime, expires: datetime) -> Pair:
-    # This package is optional, and a broker that has a certificate does not need it.
+    # The package `cryptography` is optional, and a broker that has a certificate does not need it.
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec

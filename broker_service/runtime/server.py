@@ -240,7 +240,8 @@ def build_server(
     `max_message_bytes` limits a message with gRPC's overhead, so callers add room for that to their own limits.
 
     `interceptors` are those of access control.  With interceptors a client may send only UNREAD_BYTES of a call until
-    the server knows the user.  After that the client may be up to 1 MiB ahead of what the server has received.
+    the server knows the user.  Once the user is known, the client may be up to 1 MiB ahead of what the server has
+    received.
     """
     return grpc.aio.server(
         interceptors=interceptors,

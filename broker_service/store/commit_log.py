@@ -290,7 +290,10 @@ class CommitLog:
     # --- reading --------------------------------------------------------------------------------------------------
 
     def read(self, offset: int, size: int) -> bytes:
-        """Reads up to `size` bytes, which end with the file or the log.  Raises NotFound outside the log."""
+        """Reads up to `size` bytes, which end with the file or the log.
+
+        Raises NotFound for an offset outside the log.
+        """
         start, size = self._locate(offset, size)
         return self._open.read(self.path(start), size, offset - start) if size > 0 else b""
 

@@ -9,7 +9,7 @@ DELAY_LEVELS_MS = tuple(1000 * s for s in (1, 5, 10, 30, *range(60, 601, 60), 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreConfig:
-    """The settings of a store.  Each has the name of RocketMQ's key, in snake_case, and RocketMQ's default."""
+    """The settings of a store.  Each setting has the name of RocketMQ's key, in snake_case, and RocketMQ's default."""
 
     root: Path
     mapped_file_size_commit_log: int = 1 << 30

@@ -1,4 +1,5 @@
-"""A consume queue has the positions of one queue's records in the log.  Its files consist of 20-byte entries:
+"""A consume queue has the positions of one queue's records in the log.  The files of a queue consist of 20-byte
+entries:
 
     0                     8        12             20
     | commit_log_offset 8 | size 4 | tags_code 8 |     big-endian

@@ -190,7 +190,7 @@ class Disk(Files):
     def take_from_others(self) -> None:
         """Makes the existing files private if the store is `private`.
 
-        Such files may be older than the setting, or may have been copied into the directory.
+        Files that others can use may be older than the setting, or may have been copied into the directory.
         """
         if not self._private:
             return

@@ -62,8 +62,8 @@ class Search:
 
     `budget` limits the work: it counts steps along chains, since each of them is a read.  Each spent step also moves
     `before` backwards.  A search that starts again, because a part of a file was not in memory, therefore does not pay
-    twice for the entries that it has examined.  Such a search must walk again from the slot to the first entry before
-    `before`; that walk is short and is not counted.
+    twice for the entries that it has examined.  A search that starts again must also walk from the slot to the first
+    entry before `before`; that walk is short and is not counted.
     """
 
     before: int  # log offset; records at or behind it were examined already, or are not searched

@@ -120,7 +120,7 @@ def _of_any_shape(records: Records, topics: list[str], codes: npt.NDArray[np.int
 
 
 def _hashes_before(topics: list[str], name: str) -> npt.NDArray[np.int32]:
-    """Returns, for each topic, the hash of what stands before the values of this property."""
+    """Returns, for each topic, the hash of the text in front of this property's values, such as TOPIC#."""
     return np.array([tags_code(topic + _MARKS[name]) for topic in topics], np.int32)
 
 

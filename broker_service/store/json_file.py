@@ -35,7 +35,7 @@ def loads(text: str) -> Any:
 
 
 class TextTable(dict[str, str]):
-    """A table inside a JSON object.  Its values are JSON text already, made by `entry_text`.
+    """A table inside a JSON object.  The values of a TextTable are JSON text already, made by `entry_text`.
 
     A change of one entry therefore does not encode thousands of others again.
     """

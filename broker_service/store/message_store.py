@@ -4,7 +4,7 @@ The event loop's thread calls all methods, except that the flush thread calls `f
 The store has no clock: `now_ms`, milliseconds since 1970, is an argument.
 
 The broker reads through two parts, `log` by log offset and `queues` by queue offset or time.  `admission` says whether
-appends are possible, and `retention` deletes expired files.  All other changes are methods of MessageStore.
+appends are possible, and `retention` deletes expired files.  All other changes of a store are methods of MessageStore.
 """
 
 import logging

@@ -126,7 +126,7 @@ class OffsetJournal:
     def make_room(self, group: str, topic: str, entries: Mapping[int, OffsetEntry]) -> None:
         """Writes the zeros that a later `append` of these entries will overwrite; raises as `append` would.
 
-        Afterwards the append cannot fail for lack of room, even if the caller does something else first.
+        After this call the append cannot fail for lack of room, even if the caller does something else first.
         """
         size = len(_line(group, topic, entries, replaces=False)) + _GROWTH * len(entries)
         self._write(group, bytes(size))

@@ -140,7 +140,7 @@ def _choose(
 
 
 def _one_by_one(entries: Entries) -> Iterator[tuple[int, int, int]]:
-    """Yields the entries.  They are converted a few at a time, because a pull without a filter needs only a few."""
+    """Yields the entries.  Entries are converted a few at a time, because a pull without a filter needs only a few."""
     for at in range(0, len(entries), _CONVERTED_TOGETHER):
         yield from entries[at : at + _CONVERTED_TOGETHER].tolist()
 

@@ -264,9 +264,9 @@ class QueueTable:
         """Opens the queues on disk.  Damaged ones are deleted and returned, each with what is wrong with it.
 
         A queue counts as damaged only if scanning the end of the log cannot complete it.  After an unclean stop,
-        entries behind the summary are dropped, since a power loss may have restored entries that had been cut.  There
-        is one exception: if the log begins behind the summary, entries of expired records are kept.  Such entries were
-        on disk before the log files were deleted, and nothing else shows which offset the queue had reached.
+        entries behind the summary are dropped, since a power loss may have restored entries that had been cut.  If the
+        log begins behind the summary, however, entries of expired records are kept, because these entries were on disk
+        before the log files were deleted, and nothing else shows which offset the queue had reached.
         """
         damaged: dict[QueueKey, str] = {}
         for topic in self._files.names(self.directory):
