@@ -93,7 +93,7 @@ class BrokerOperations(SubjectOperations):
     def update_config(self, values: Mapping[str, str]) -> dict[str, str]:
         """Changes settings.  Returns the changed keys with their present values."""
         if not values:
-            raise InvalidParameter("name a key and its value")
+            raise InvalidParameter("an update of the configuration must name a key and its value")
         self._leadership.update_config(values)
         now = self.config()
         return {key: now[key] for key in values}

@@ -127,7 +127,7 @@ class GroupOperations(SubjectOperations):
         broker = self._broker
         broker.check_writable()
         await broker.groups.apply(partial(broker.groups.updating, group, broker.now_ms()))
-        logger.info("consumer group %s: %s", group.name, group)
+        logger.info("consumer group %s is now %s", group.name, group)
         return group
 
     async def delete_group(self, name: str, *, remove_offset: bool) -> None:
@@ -152,7 +152,7 @@ class GroupOperations(SubjectOperations):
                     dropped()
         else:
             await broker.groups.apply(removing)
-        logger.info("consumer group %s deleted%s", name, " with all that it has read" if remove_offset else "")
+        logger.info("consumer group %s is deleted%s", name, " with all that it has read" if remove_offset else "")
 
     def _has_read(self, group: str) -> bool:
         """Returns True if the group still has offsets or retry topics."""
@@ -205,7 +205,7 @@ class GroupOperations(SubjectOperations):
             resets.append(Reset(queue_id, starts.get(queue_id, previous), previous))
         moved = {reset.queue_id: reset.offset for reset in resets if reset.offset != reset.previous}
         self._move(group, topic_name, starts, moved)
-        logger.info("offsets of group %s on topic %s reset to time %d: %s", group, topic_name, timestamp, moved)
+        logger.info("the offsets of group %s on topic %s are reset to time %d: %s", group, topic_name, timestamp, moved)
         return resets
 
     def _move(self, group: str, topic_name: str, starts: Mapping[int, int], moved: Mapping[int, int]) -> None:

@@ -83,7 +83,7 @@ class HttpConnections:
             return
         self._logged_at = now
         logger.warning(
-            "a connection of %s to %s failed, %d so far: %s",
+            "a connection of %s to %s failed; %d have failed so far: %s",
             address[0],
             self._key,
             self._failed,

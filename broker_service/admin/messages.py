@@ -84,7 +84,7 @@ class MessageOperations(SubjectOperations):
         """
         self._broker.topics.existing(topic)
         if not key:
-            raise InvalidParameter("name a key")
+            raise InvalidParameter("a search by key must name a key")
         if max_num < 0:
             raise InvalidParameter(
                 f"{max_num} messages are asked for; ask for 1 to {MAX_QUERY_MESSAGES} or 0 for {DEFAULT_QUERY_MESSAGES}"

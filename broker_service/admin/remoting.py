@@ -408,19 +408,19 @@ def _group_json(group: SubscriptionGroup) -> dict[str, Any]:
 def _text_of(given: Mapping[str, Any], name: str, default: str) -> str:
     value = given.get(name, default)
     if not isinstance(value, str):
-        raise InvalidParameter(f"{name}={str(value)[:40]!r} is no text")
+        raise InvalidParameter(f"{name}={str(value)[:40]!r} must be a text")
     return value
 
 
 def _bool_of(given: Mapping[str, Any], name: str, default: bool) -> bool:
     value = given.get(name, default)
     if not isinstance(value, bool):
-        raise InvalidParameter(f"{name}={str(value)[:40]!r} is neither true nor false")
+        raise InvalidParameter(f"{name}={str(value)[:40]!r} must be true or false")
     return value
 
 
 def _int_of(given: Mapping[str, Any], name: str, default: int) -> int:
     value = given.get(name, default)
     if type(value) is not int or abs(value) >= 1 << 31:
-        raise InvalidParameter(f"{name}={str(value)[:40]!r} is no number of 32 bits")
+        raise InvalidParameter(f"{name}={str(value)[:40]!r} must be a number of 32 bits")
     return value

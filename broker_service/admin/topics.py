@@ -67,7 +67,7 @@ class TopicOperations(SubjectOperations):
         broker.check_writable()
         await broker.topics.apply(partial(broker.topics.updating, topic, broker.now_ms()))
         logger.info(
-            "topic %s: %d read and %d write queues, perm %d",
+            "topic %s now has %d read and %d write queues, and perm %d",
             topic.name,
             topic.read_queue_nums,
             topic.write_queue_nums,
@@ -108,4 +108,4 @@ class TopicOperations(SubjectOperations):
             broker.long_polling.arrived([queue for queue in broker.long_polling.queues() if queue[0] == name])
 
         await broker.topics.apply(removing, then=removed)
-        logger.info("topic %s deleted", name)
+        logger.info("topic %s is deleted", name)

@@ -105,7 +105,7 @@ class UserOperations(SubjectOperations):
         )
         user = tables.users.existing(username)
         new = " and has a new password" if password else ""
-        logger.info("User:%s is %s, %s%s", user.username, user.user_type, user.user_status, new)
+        logger.info("User:%s is changed: %s, %s%s", user.username, user.user_type, user.user_status, new)
         return user
 
     async def delete_user(self, username: str) -> None:
@@ -152,7 +152,7 @@ class UserOperations(SubjectOperations):
             tables.subject(subject)
             await tables.acls.apply(lambda: _value(lambda: plan(subject, _some(policies), self._broker.now_ms())))
             acl = tables.acls.existing(subject)
-        logger.info("policies of %s: %s", subject, dict(acl.policies))
+        logger.info("the policies of %s are now %s", subject, dict(acl.policies))
         return acl
 
     async def delete_acl(self, subject: str, resource: str) -> None:
@@ -161,7 +161,7 @@ class UserOperations(SubjectOperations):
         _value(lambda: user_of(subject))
         name = str(_value(lambda: Resource.parse(resource))) if resource else ""
         await tables.acls.apply(lambda: tables.acls.removing(subject, name, self._broker.now_ms()))
-        logger.info("policies of %s%s are deleted", subject, f" for {name}" if name else "")
+        logger.info("the policies of %s%s are deleted", subject, f" for {name}" if name else "")
 
     def acls(self, subject: str, resource: str) -> list[Acl]:
         """Returns the policies of all users or of one user; with a resource, only the policies for that resource."""
@@ -202,7 +202,7 @@ def _some(policies: tuple[Policy, ...]) -> tuple[Policy, ...]:
     Otherwise an operator might believe that a policy denies something when it does not.
     """
     if not policies:
-        raise ValueError("no resource is named")
+        raise ValueError("a policy must name a resource")
     for resource in (policy.resource for policy in policies):
         if resource.type is ResourceType.TOPIC and (need := of_topic(resource.name)).kind is ResourceType.GROUP:
             group = replace(resource, type=need.kind, name=need.name)

@@ -202,10 +202,10 @@ def _broken(fields: Fields, limits: FrameLimits) -> tuple[Any, ...]:
 
 _FAULTS = (
     "has a body of {one.body_size} bytes; this broker's maxMessageSize is {limits.max_message_size}",
-    f"has properties of {{one.properties_size}} bytes; {MAX_PROPERTIES_SIZE} at most",
-    "has a record of {one.size} bytes; {limits.max_record_size} fit into a file of this broker's "
+    f"has properties of {{one.properties_size}} bytes; at most {MAX_PROPERTIES_SIZE} are allowed",
+    "has a record of {one.size} bytes; only {limits.max_record_size} fit into a file of this broker's "
     "(mappedFileSizeCommitLog)",
-    "has system flag {one.sys_flag:#x}: not for a client to set",
+    "has system flag {one.sys_flag:#x}, which clients may not set",
     "has no room for this broker's address: the store host must be {limits.store_host_size} bytes",
 )
 
@@ -219,13 +219,13 @@ def _check_none_is_delayed(batch: Batch, names: frozenset[bytes]) -> None:
 
 def _delay_level(value: str) -> int:
     if not (value.isascii() and value.lstrip("-").isdigit()):
-        raise MessageIllegal(f"property {PROPERTY_DELAY}={value[:20]!r}: a delay level is a number")
+        raise MessageIllegal(f"property {PROPERTY_DELAY}={value[:20]!r}: a delay level must be a number")
     return max(0, int(value[:9]))
 
 
 def _deliver_ms(value: str) -> int:
     if not (value.isascii() and value.isdigit() and len(value) < 16):
         raise MessageIllegal(
-            f"property {PROPERTY_DELIVER_MS}={value[:20]!r}: a delivery time is milliseconds since 1970"
+            f"property {PROPERTY_DELIVER_MS}={value[:20]!r}: a delivery time must be milliseconds since 1970"
         )
     return int(value)

@@ -130,7 +130,9 @@ class Deletions:
         try:
             change()
         except (RocketSimError, OSError) as error:
-            logger.warning("deliveries of a deleted topic could not be dropped, which is tried again: %s", error)
+            logger.warning(
+                "the deliveries of a deleted topic could not be dropped yet, and will be tried again: %s", error
+            )
             self._is_due, self._due_at = True, self._broker.clock() + master_loop.AFTER_TROUBLE_S
 
 

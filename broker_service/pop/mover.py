@@ -74,7 +74,7 @@ def copy_of(message: Record, due: Due, ends: Outcome) -> Record:
         if moves.fits(copy.properties):
             return copy
         logger.warning(
-            "message %d of topic %s becomes a dead letter of group %s, as its properties leave no room for a retry's",
+            "message %d of topic %s becomes a dead letter of group %s, as its properties leave no room for a retry",
             *name_of(due),
         )
     return dead_letter_of(message, due)

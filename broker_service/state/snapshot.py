@@ -68,11 +68,11 @@ def encode(
 def decode(data: bytes) -> Snapshot:
     """Decodes a snapshot.  Raises ValueError for damaged bytes, and StoreTooNew for transitions of a newer version."""
     if len(data) < _HEAD.size:
-        raise ValueError(f"{len(data)} bytes")
+        raise ValueError(f"the file has only {len(data)} bytes")
     magic, version, log_offset, tail_size, tail_crc, body_crc = _HEAD.unpack_from(data)
     body = data[_HEAD.size :]
     if magic != _MAGIC or version != _VERSION or isal_zlib.crc32(body) != body_crc:
-        raise ValueError(f"magic {magic!r}, version {version}, or its CRC does not fit")
+        raise ValueError(f"the magic {magic!r}, the version {version} or the CRC does not fit")
     return Snapshot(log_offset, (tail_size, tail_crc), transitions.decode(body))
 
 

@@ -314,7 +314,9 @@ def encoded(transition: Transition) -> bytes:
 def decode(body: bytes) -> list[Transition]:
     """Decodes the body of a record.  Raises StoreTooNew for bytes of a newer version, ValueError for damaged bytes."""
     if not body or body[0] != VERSION:
-        raise StoreTooNew(f"transitions of version {body[0] if body else 'none'}; this version knows {VERSION}")
+        raise StoreTooNew(
+            f"transitions of version {body[0] if body else 'none'}; this broker knows only version {VERSION}"
+        )
     reader = _Reader(body)
     transitions: list[Transition] = []
     try:
@@ -350,7 +352,7 @@ class _Reader:
             return change
         if not POP <= kind <= RETURN:
             raise StoreTooNew(
-                f"a transition of kind {kind}; this version knows {POP} to {RETURN}, {COPYING} to {TIMERS} and "
+                f"a transition of kind {kind}; this broker knows only {POP} to {RETURN}, {COPYING} to {TIMERS} and "
                 f"{transaction_changes.CHECKED} to {transaction_changes.RESOLVED}"
             )
         # Interns each name, so that it is in memory once for all queues and groups.
@@ -427,7 +429,7 @@ class _Reader:
     def _numbers(self, count: int) -> bytes:
         end = self.at + 8 * count
         if end > len(self._data):
-            raise IndexError(f"{count} numbers")
+            raise IndexError(f"a column of {count} numbers exceeds the record")
         found = _swapped(self._data[self.at : end])
         self.at = end
         return found

@@ -112,7 +112,7 @@ async def test_users_and_policies_are_made_changed_listed_and_deleted(
             "",
         )
         again = await refused(admin.CreateUser(admin_pb2.CreateUserRequest(user=user(NORMAL))))
-        assert "exists; change it with updateUser" in str(again.details())
+        assert "exists already; change it with updateUser" in str(again.details())
         changed = await admin.UpdateUser(
             admin_pb2.UpdateUserRequest(user=metadata_pb2.User(username="n", user_status="disable"))
         )
@@ -151,7 +151,7 @@ async def test_users_and_policies_are_made_changed_listed_and_deleted(
                 admin.CreateAcl(admin_pb2.CreateAclRequest(acl=acl(Credentials("no", ""), "Topic:x Pub"))),
                 "User:no does",
             ),
-            (admin.CreateAcl(admin_pb2.CreateAclRequest(acl=acl(NORMAL))), "no resource is named"),
+            (admin.CreateAcl(admin_pb2.CreateAclRequest(acl=acl(NORMAL))), "a policy must name a resource"),
             (admin.CreateAcl(admin_pb2.CreateAclRequest(acl=acl(NORMAL, "Topic:%DLQ%g Sub"))), "name Group:g"),
             (admin.UpdateAcl(admin_pb2.UpdateAclRequest(acl=acl(NORMAL, "Topic:%RETRY%a* Sub"))), "name Group:a*"),
             (admin.CreateAcl(admin_pb2.CreateAclRequest(acl=acl(NORMAL, "Topic:%DLQ%* Sub"))), "name Group:*"),

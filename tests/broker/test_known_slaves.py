@@ -55,7 +55,7 @@ def test_on_a_full_disk_a_slave_is_known_at_once_and_written_when_there_is_room(
     slaves.joined(2, "b:1")
     slaves.joined(2, "b:1")
     assert slaves.addresses == {1: "a:1", 2: "b:1"} and reloaded(file.path) == {1: "a:1"}
-    assert caplog.text.count("the known slaves are in memory only") == 1
+    assert caplog.text.count("the list of known slaves is in memory only") == 1
     with pytest.raises(DiskFull):
         slaves.remove(1)
     assert 1 in slaves.addresses

@@ -125,7 +125,7 @@ def test_a_retry_policy_is_rocketmqs_json(policy: dict[str, Any], times: tuple[i
     ids=str,
 )
 def test_what_is_no_retry_policy_is_refused(policy: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"expected|CUSTOMIZED or"):
+    with pytest.raises(ValueError, match=r" must (be|have) "):
         retry_times_ms(policy)
     with pytest.raises(ValueError, match="group g: groupRetryPolicy"):
         SubscriptionGroup("g", group_retry_policy=policy)

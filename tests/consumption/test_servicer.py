@@ -213,7 +213,7 @@ async def test_a_call_for_questions_ends_with_the_master(tmp_path: Path) -> None
         node.broker.stopping = True
         assert [one async for one in call] == []
         assert node.clients.stream_of("c") is None
-        with pytest.raises(grpc.aio.AioRpcError, match="client id is missing"):
+        with pytest.raises(grpc.aio.AioRpcError, match="names no client id"):
             node.broker.stopping = False
             await stub.Check(transactions.CheckRequest(), timeout=PATIENCE_S).read()
         with pytest.raises(grpc.aio.AioRpcError, match="must name their topics"):

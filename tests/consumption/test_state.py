@@ -382,7 +382,7 @@ def test_a_damaged_snapshot_is_none() -> None:
             snapshot.decode(damaged)
     other_offset = data.replace((3).to_bytes(8, "big"), (4).to_bytes(8, "big"))
     assert other_offset != data
-    with pytest.raises(ValueError, match="its CRC does not fit"):
+    with pytest.raises(ValueError, match="the CRC does not fit"):
         snapshot.decode(other_offset)
 
 

@@ -43,7 +43,7 @@ class _Step:
 class StoreTimes(Protocol):
     @property
     def newest_stored_ms(self) -> int:
-        """The store time of the last record; 0 without records."""
+        """Returns the store time of the last record; 0 if there are no records."""
 
 
 class BrokerTime:
@@ -131,7 +131,7 @@ class BrokerTime:
             self._believed.append(_Step(at, by_ms))
             self._doubted = None
             logger.warning(
-                "the wall clock has stayed where it stepped to, %s: it is believed now, retention waits another day",
+                "the wall clock has stayed where it stepped to, %s, so it is believed now; retention waits another day",
                 _by(by_ms),
             )
             return

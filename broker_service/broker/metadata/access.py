@@ -16,7 +16,7 @@ class UserTable(ConfigTable[User]):
 
     def creating(self, user: User, now_ms: int) -> Planned[User] | None:
         if user.username in self.entries:
-            raise InvalidParameter(f"User:{user.username} exists; change it with updateUser")
+            raise InvalidParameter(f"User:{user.username} exists already; change it with updateUser")
         return self.putting(user, now_ms)
 
     def making_first(self, user: User, now_ms: int) -> Planned[User] | None:

@@ -57,7 +57,7 @@ class KnownSlaves:
             self._save(addresses)
         except ServiceNotAvailable as error:
             if self._is_saved:
-                logger.error("the known slaves are in memory only: %s", error)
+                logger.error("the list of known slaves is in memory only, because it could not be written: %s", error)
             self._is_saved = False
             self._take(addresses)
 

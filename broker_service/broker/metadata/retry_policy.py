@@ -34,7 +34,7 @@ def retry_times_ms(policy: Mapping[str, Any]) -> tuple[int, ...]:
         if times is None:
             return DEFAULT
         if not isinstance(times, list) or not 1 <= len(times) <= MOST_TIMES:
-            raise ValueError(f"customizedRetryPolicy.next={times!r}: 1 to {MOST_TIMES} times are expected, in ms")
+            raise ValueError(f"customizedRetryPolicy.next={times!r} must have 1 to {MOST_TIMES} times in ms")
         return tuple(_whole("customizedRetryPolicy.next", time, 0, MAX_INVISIBLE_MS) for time in times)
     if kind == EXPONENTIAL:
         part = _part(policy, "exponentialRetryPolicy")
@@ -45,7 +45,7 @@ def retry_times_ms(policy: Mapping[str, Any]) -> tuple[int, ...]:
         while found[-1] < longest and multiplier > 1:
             found.append(min(found[-1] * multiplier, longest))
         return tuple(found)
-    raise ValueError(f"type={kind!r}: {CUSTOMIZED} or {EXPONENTIAL}")
+    raise ValueError(f"type={kind!r} must be {CUSTOMIZED} or {EXPONENTIAL}")
 
 
 def _part(policy: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -53,11 +53,11 @@ def _part(policy: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     if part is None:
         return {}
     if not isinstance(part, Mapping):
-        raise ValueError(f"{name}={part!r}: an object is expected")
+        raise ValueError(f"{name}={part!r} must be an object")
     return part
 
 
 def _whole(name: str, value: object, low: int, high: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise ValueError(f"{name}={value!r}: a number from {low} to {high} is expected")
+        raise ValueError(f"{name}={value!r} must be a number from {low} to {high}")
     return value

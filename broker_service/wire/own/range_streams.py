@@ -177,7 +177,7 @@ class RangeStreams:
     def _ended(self, task: "asyncio.Task[None]") -> None:
         self._connections.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("a stream of ranges failed", exc_info=error)
+            logger.error("a plain-socket call failed", exc_info=error)
 
     async def _connected(self, connection: socket.socket) -> None:
         with connection:
@@ -212,7 +212,7 @@ class RangeStreams:
         try:
             return range_stream.request_length(head)
         except range_stream.Illegal as error:
-            logger.warning("a connection for ranges is closed: %s", error)
+            logger.warning("a plain-socket connection is closed: %s", error)
             raise ClientLost from error
 
     async def _request(self, connection: socket.socket, size: int) -> pb.StreamRequest:
@@ -221,7 +221,7 @@ class RangeStreams:
         try:
             return pb.StreamRequest.FromString(bytes(data))
         except DecodeError as error:
-            logger.warning("a connection for ranges is closed: %s", error)
+            logger.warning("a plain-socket connection is closed: %s", error)
             raise ClientLost from error
 
     async def _answer(self, connection: socket.socket, request: pb.StreamRequest, deadline: float) -> None:
@@ -240,7 +240,7 @@ class RangeStreams:
                 await self._serve_pull(connection, request.pull)
         except (RocketSimError, OSError) as error:
             refusal = refusal_of(error)
-            log_server_failure("a stream of ranges", refusal)
+            log_server_failure("a plain-socket call", refusal)
             status: int = status_of(refusal).value[0]
             message = pb.StreamRefusal(status=status, code=refusal.code, details=str(refusal)).SerializeToString()
             await self._send(connection, range_stream.answer(Kind.REFUSED, message))

@@ -75,7 +75,7 @@ class TransactionServicer(transactions_pb2_grpc.TransactionsServicer):
         self._broker.check_name(request.broker_name)
         self._broker.check_writable()
         if not request.client_id:
-            raise InvalidParameter("a client id is missing")
+            raise InvalidParameter("the call names no client id")
         if not request.topics:
             raise InvalidParameter("a call that waits for questions about transactions must name their topics")
         stream = ClientStream(client_of(context, request.client_id), context, _question)

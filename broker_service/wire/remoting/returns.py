@@ -107,7 +107,7 @@ class Returns:
         given = from_json(request.body)
         queues = given.get("mqSet") or []
         if not isinstance(queues, list) or any(not _is_queue(one) for one in queues):
-            raise InvalidParameter("mqSet is no list of queues")
+            raise InvalidParameter("mqSet must be a list of queues")
         return str(given.get("consumerGroup") or ""), client_of(request, str(given.get("clientId") or "")), queues
 
 
