@@ -3,8 +3,8 @@
     python -m benchmarks.codec [--rounds 7] [--sizes 100,1024] [--counts 1,4,32,512,4096]
 
 Both codecs run in turn in one process, each step is measured by the process's CPU time, and the best round counts, so
-that other work on the machine disturbs little.  It prints a table of microseconds a row.  Steps whose name begins with
-"…" need the columns of a walk, and their figures include it.
+that other work on the machine disturbs little.  The output is a table of microseconds a row.  Steps whose name begins
+with "…" need the columns of a walk, and their figures include it.
 """
 
 import argparse

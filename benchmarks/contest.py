@@ -28,8 +28,8 @@ class Plan:
         return {"full": full, "quick": quick, "smoke": smoke}[self.name]
 
     def again(self) -> "Plan":
-        """Returns the plan for contestants that are warm already, or that start anew in each run.  Only `full` still
-        has a warm-up.
+        """Returns the plan for contestants that are warm already, or that start anew in each run.  Only the plan `full`
+        still has a warm-up.
         """
         return replace(self, warm_up=self.pick(self.warm_up, 0, 0))
 

@@ -134,7 +134,7 @@ def _verdicts(series: Series, reference: Series | Missing | None, target: Target
 
 
 def rounded(value: float | None) -> float | None:
-    """Rounds to four significant digits, the precision of the measurements at most."""
+    """Rounds to four significant digits, because the measurements are no more precise."""
     return None if value is None else float(f"{value:.4g}")
 
 

@@ -18,7 +18,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def start(command: Sequence[str], **options: Any) -> "subprocess.Popen[Any]":
-    """Starts a process as Popen does.  Call it on a thread that lives as long as the harness."""
+    """Starts a process as Popen does.  Call this function on a thread that lives as long as the harness."""
     words = [sys.executable, "-I", "-S", __file__, str(os.getpid()), *command]
     return subprocess.Popen(words, process_group=0, **options)
 

@@ -115,7 +115,7 @@ def kafka_source(address: str, topic: str, *select: str, **options: str) -> Sour
 def session(bench: Bench) -> Iterator[tuple[Spark, Missing | None]]:
     """Starts a session with Kafka's connector.  Yields the session, and the reason if the connector is missing.
 
-    Start it before any gRPC channel is made, because the JVM forks.
+    Start the session before any gRPC channel is made, because the JVM forks.
     """
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession

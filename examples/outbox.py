@@ -2,8 +2,8 @@
 
     python examples/outbox.py 127.0.0.1:9876 TopicTest outbox-folder 7 8 9
 
-An order that no broker takes has the status SPOOLED.  It waits in the folder, on this machine's disk, until this
-process or a later one with the same folder can send it.
+An order that no broker takes has the status SPOOLED.  Such an order waits in the folder, on this machine's disk, until
+this process or a later one with the folder can send it.
 """
 
 import sys

@@ -2,7 +2,8 @@
 
     python examples/worker.py 127.0.0.1:9876 TopicTest
 
-Start it several times: the workers of a group share its messages.  SIGTERM ends it in order.
+Start several workers, and they share the messages of their group.  A worker that gets SIGTERM finishes the message that
+it works on, and ends.
 """
 
 import signal
@@ -14,7 +15,7 @@ from rocketsim_client import Consumer
 
 
 def work(order: Any) -> None:
-    """Does the work for a message.  It may be called twice for the same message, so a second call must do no harm."""
+    """Does the work for a message.  A message may be delivered twice, so doing its work again must do no harm."""
     print("order", order["id"], "is packed", flush=True)
 
 

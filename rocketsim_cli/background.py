@@ -19,8 +19,8 @@ class Background:
         """Forks this process, and returns only in the new one.  The old process waits until the new one calls
         `tell_ready` or ends, prints the new one's output, and raises typer.Exit or Trouble.
 
-        Call it before this process starts threads, because a fork has only one thread.  The new process writes its
-        output to `log`, which is emptied first.
+        Make a Background before this process starts threads, because a fork has only one thread.  The new process
+        writes its output to `log`, which is emptied first.
         """
         sys.stdout.flush()
         sys.stderr.flush()

@@ -181,7 +181,7 @@ class ClusterDirectory:
         self.forget()
 
     def clear(self) -> None:
-        """Deletes everything in the directory.  Call it only while the directory is locked."""
+        """Deletes everything in the directory.  The directory must be locked."""
         for path in self.folder.iterdir():
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)

@@ -61,7 +61,7 @@ def _completed(ctx: typer.Context, incomplete: str, names: "Callable[[Admin], It
 
 
 def _found(ctx: typer.Context, names: "Callable[[Admin], Iterable[str]]") -> list[str]:
-    """Asks the cluster for at most TIMEOUT_S.  Returns the names that have arrived by then."""
+    """Asks the cluster, and waits at most TIMEOUT_S.  Returns the names that have arrived by then."""
     found: list[str] = []
 
     def ask(connection: "Connection") -> None:
@@ -97,7 +97,8 @@ def _connection(ctx: typer.Context) -> "Connection":
 
 
 def join_words_of_bash(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Joins the words that bash has split at colons, as in `-n 127.0.0.1:9876`.  Call it before the words are parsed.
+    """Joins the words that bash has split at colons, as in `-n 127.0.0.1:9876`.  This must happen before the words are
+    parsed.
 
     Bash sees only the part after the last colon as the word at the cursor, and a completion replaces only that part.
     """

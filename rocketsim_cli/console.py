@@ -89,7 +89,7 @@ def _is_loopback(bind: str) -> bool:
 @contextlib.contextmanager
 def console_for(cluster: LocalCluster) -> Iterator[str | None]:
     """Serves the web console of a local cluster until the block ends, with buttons that kill and start its brokers.
-    Yields its URL, or None if the console's packages are not installed.
+    Yields the console's URL, or None if its packages are not installed.
     """
     try:
         need("console")

@@ -22,7 +22,7 @@ _LINE = re.compile(r"(accessKey|secretKey)\s*:\s*(.*?)\s*")
 
 
 class Keys(TypedDict):
-    """Keyword arguments that each client of `rocketsim_client` takes. Both are empty without access control."""
+    """Keyword arguments that each client of `rocketsim_client` takes. Both keys are empty without access control."""
 
     access_key: str
     secret_key: str

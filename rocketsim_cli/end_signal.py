@@ -23,8 +23,8 @@ class EndSignal:
         self._came = False
 
     def listen(self) -> None:
-        """Sets the signal handler.  Only the main thread may do so, and it must do so again after a library has set its
-        own handler.
+        """Sets the signal handler.  Only the main thread may call this, and must call it again after a library has set
+        a handler of its own.
         """
         for number in NUMBERS:
             signal.signal(number, self._note)
@@ -39,7 +39,7 @@ class EndSignal:
             raise KeyboardInterrupt
 
     def sleep(self, seconds: float) -> None:
-        """Sleeps, and raises KeyboardInterrupt soon after a signal.  Any thread may call it."""
+        """Sleeps, and raises KeyboardInterrupt soon after a signal.  Any thread may call this method."""
         end = time.monotonic() + seconds
         self.check()
         while (left := end - time.monotonic()) > 0:

@@ -40,10 +40,10 @@ def pair_properties(
 ) -> list[dict[str, str]]:
     """Returns the configurations of master and slave of the pair with this number (0: broker-a), with RocketMQ's keys.
 
-    `ports`: the ports of master and slave.  0, or a port that another process takes first, means any free port.
-    `grpc_port`: the port for RocketMQ 5's clients.  Master and slave have the same `grpc_port`, because only the master
-    opens it.  `remoting_port`: the port on which both serve RocketMQ 4's clients and tools; 0: any free port.  -1: no
-    such port.
+    `ports` are the ports of master and slave.  0, or a port that another process takes first, means any free port.
+    `grpc_port` is the port for RocketMQ 5's clients.  Master and slave have the same `grpc_port`, because only the
+    master opens it.  `remoting_port` is the port on which both serve RocketMQ 4's clients and tools, or 0 for any free
+    port.  With -1, a port is not opened.
     """
     name = f"broker-{chr(ord('a') + pair)}" if pair < 26 else f"broker-{pair}"
     shared = {
@@ -87,8 +87,8 @@ def _bound_to(port: int) -> int:
 class ServerProcess:
     """One server: its configuration file, its log, and the process while it runs.
 
-    `keys`: the configuration.  With `listenPort` 0 the first start takes a free port, and later starts keep it.
-    `sleep`: waits while the server starts; an exception that it raises ends the start.
+    `keys` are the configuration.  With `listenPort` 0 the first start takes a free port, and later starts keep it.
+    `sleep` is called while the server starts.  An exception of `sleep` ends the start.
     """
 
     module = "broker_service"  # the module that Python runs
@@ -266,7 +266,9 @@ def _ready(server: ServerProcess) -> ServerProcess:
 
 
 class LocalCluster:
-    """A context manager.  `start` starts the servers, and the end of the block stops them, also after an error."""
+    """A context manager for the servers of a cluster.  `start` starts them, and the end of the block stops them, also
+    after an error.
+    """
 
     def __init__(
         self,
@@ -276,9 +278,9 @@ class LocalCluster:
         port: int = 0,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """`port`: the name server's port.  0, or a port that another process takes first, means any free port.
-        `remoting_port`: the name server's port for RocketMQ's remoting protocol; -1: none.  `sleep`: waits while
-        servers start; an exception that it raises ends the start.
+        """`port` is the name server's port.  0, or a port that another process takes first, means any free port.
+        `remoting_port` is the name server's port for RocketMQ's remoting protocol, or -1 for none.  `sleep` is called
+        while servers start.  An exception of `sleep` ends the start.
         """
         self.folder = folder
         self.sleep = sleep
@@ -325,7 +327,7 @@ class LocalCluster:
         return ServerProcess(name, "broker", keys, self.folder, self.sleep)
 
     def kill(self, broker: ServerProcess) -> bool:
-        """Kills the broker.  Returns False if it does not run.  Any thread may call it."""
+        """Kills the broker.  Returns False if it does not run.  Any thread may call this method."""
         with self._lock:
             was_running = broker.is_running()
             broker.kill()

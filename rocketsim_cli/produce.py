@@ -42,9 +42,9 @@ def produce(
 ) -> None:
     """Send messages and show where each one was stored.  Brokers with autoCreateTopicEnable create a missing topic.
 
-    The exit status is 0 if every message is as safe as the broker's mode asks for.  It is 1 if a message was not sent,
-    or may not have been sent.  It is 3 if all messages are stored, but some only on the master or not yet on the disk:
-    FLUSH_DISK_TIMEOUT, FLUSH_SLAVE_TIMEOUT, SLAVE_NOT_AVAILABLE.
+    The exit status is 0 if every message is as safe as the broker's mode asks for.  The status is 1 if a message was
+    not sent, or may not have been sent.  The status is 3 if all messages are stored, but some only on the master or not
+    yet on the disk: FLUSH_DISK_TIMEOUT, FLUSH_SLAVE_TIMEOUT, SLAVE_NOT_AVAILABLE.
     """
     from rocketsim_client import Message, Producer
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rocketsim_proto.printable import printable, printable_json
 
-if TYPE_CHECKING:  # not at run time, because the import takes a fifth of a command's start
+if TYPE_CHECKING:  # imported only for type checks, because the import takes a fifth of a command's start
     from rich.console import Console
     from rich.table import Table
 

@@ -17,8 +17,8 @@ import threading
 
 @functools.cache
 def lifeline() -> int:
-    """Returns the read end of a pipe, which the children of this process inherit.  Only this process has the write end,
-    and it never closes it.
+    """Returns the read end of a pipe, which the children of this process inherit.  Only this process has the write end
+    of the pipe, and never closes that end.
     """
     watched, _ = os.pipe()
     return watched

@@ -1,4 +1,4 @@
-"""`rocketsim console`: pages that show a cluster in a browser.  Built on `rocketsim_client` only.
+"""`rocketsim console`: pages that show a cluster in a browser.  This package uses `rocketsim_client` only.
 
 `watch.py` asks all brokers once a second, for all viewers together, and keeps the last minutes in memory.  `views.py`
 and `messages.py` ask for the data of one page, and only while a viewer has it open (`feeds.py`).  `app.py` serves both

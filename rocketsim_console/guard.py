@@ -41,7 +41,7 @@ def is_ours(host: str, names: Collection[str]) -> bool:
 
 
 class Guard:
-    """ASGI middleware.  `names`: the host names that browsers may use, besides `localhost` and addresses."""
+    """ASGI middleware.  `names` are the host names that browsers may use, besides `localhost` and addresses."""
 
     def __init__(self, app: ASGIApp, names: Collection[str] = ()) -> None:
         self._app = app

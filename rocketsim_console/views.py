@@ -34,7 +34,7 @@ class View(Protocol):
 
 
 class Names:
-    """The names of topics and groups, which all pages share.  Any thread may call it."""
+    """The names of topics and groups, which all pages share.  Any thread may call its methods."""
 
     def __init__(self, admin: Admin, clock: Callable[[], float] = time.monotonic) -> None:
         self._admin = admin

@@ -51,7 +51,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
-@pytest.hookimpl(trylast=True)  # of what `-m` and `-k` have left
+@pytest.hookimpl(trylast=True)  # last, to order only the tests that `-m` and `-k` select
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     files: dict[Path, list[pytest.Item]] = {}
     for item in items:

@@ -213,7 +213,7 @@ def broker(
         "fileReservedTime": 480,
         "slaveTimeout": 60_000,  # as for our broker
         "syncFlushTimeout": 60_000,
-        "haHousekeepingInterval": 600_000,  # so that a pair that was asleep is not separated
+        "haHousekeepingInterval": 600_000,  # so that the master does not drop a slave that was stopped between runs
         "waitTimeMillsInSendQueue": 5_000,  # its default of 200 ms refuses sends when the machine stalls
         "osPageCacheBusyTimeOutMills": 5_000,
         "diskMaxUsedSpaceRatio": 95,

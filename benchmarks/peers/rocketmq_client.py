@@ -71,7 +71,7 @@ class Client:
         """Receives, and acknowledges each message.  The rate of receives counts only the time of receives, and the rate
         of acks only the time of acks.
 
-        A receive waits for messages, so an empty one is an error.
+        A receive waits for messages, so an empty answer is an error.
         """
         consumer = self._ready()
         receives, acks, count = [], [], 0

@@ -39,7 +39,9 @@ class Sent:
 
 
 class ProducerProcess:
-    """A context manager.  The process runs until `finish`, which waits for all answers, or until the block ends."""
+    """A context manager that runs the producer's process.  The process runs until `finish`, which waits for all
+    answers, or until the block ends.
+    """
 
     def __init__(self, name_server: str, topic: str, rate: float, folder: Path) -> None:
         self._ids_file = folder / "acknowledged-ids"

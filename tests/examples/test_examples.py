@@ -42,7 +42,7 @@ def says(name: str, *words: object) -> list[str]:
 
 
 def ended(program: Program) -> list[str]:
-    """SIGTERM ends it in order; all that it has printed."""
+    """Ends the example with SIGTERM, and returns all that the example has printed."""
     program.process.terminate()
     return program.end()
 

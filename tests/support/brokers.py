@@ -103,7 +103,7 @@ async def put(node: BrokerNode, topic: str, *bodies: bytes, queue_id: int = 0, *
 
 
 def while_reading(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object], *, call: int = 1) -> None:
-    """Calls `act` while the event loop waits for the given read that a thread may do for it."""
+    """Calls `act` at the `call`th use of `cold_reads.read`, where other code may run on the event loop."""
     real, calls = cold_reads.read, itertools.count(1)
 
     async def read(store: Any, look: Callable[[], Any]) -> Any:
@@ -168,8 +168,8 @@ async def name_server(port: int = 0) -> AsyncIterator[NameServer]:
 
 
 def metrics_of(node: BrokerNode) -> dict[str, float]:
-    """Returns the values that a scrape would get now, by the name of the sample.  Of samples with
-    labels, it has one.
+    """Returns the values that a scrape would get now, by the name of the sample.  Of several samples with the same
+    name, one is returned.
     """
     node.metrics.take_snapshot()
     return {sample.name: sample.value for family in node.metrics.collect() for sample in family.samples}

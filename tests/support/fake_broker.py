@@ -1,4 +1,4 @@
-"""Runs a name server and brokers in this process for the client's tests.  They have stores in memory, and answer
+"""Runs a name server and brokers in this process for the client's tests.  The brokers have stores in memory, and answer
 correctly unless a test scripts other answers.
 
 All brokers of one broker name share a store, like a pair that is always in sync.

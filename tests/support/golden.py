@@ -17,8 +17,8 @@ def golden_dump() -> list[dict[str, Any]]:
 
 
 def unpack_golden(directory: Path) -> Path:
-    """Unpacks the store into `directory`.  Its messages are dated 2026-11-20, so switch retention off before you open
-    it.
+    """Unpacks the store into `directory`.  The store's messages are dated 2026-11-20, so switch retention off before
+    you open the store.
     """
     return unpack(GOLDEN / "clean.tar.xz", directory)
 

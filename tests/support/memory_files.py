@@ -1,4 +1,5 @@
-"""A disk in memory that implements the store's file interface.  It can tear writes, fill up, fail and lose power.
+"""A disk in memory that implements the store's file interface.  Such a disk can tear writes, fill up, fail and lose
+power.
 
 The disk keeps unsynced changes apart.  `kill` keeps all of them.  `power_loss` keeps a random choice of them: some of
 the written sectors, any size that a file has had since its last sync, and any of the unsynced names in a directory, in
@@ -8,8 +9,8 @@ Failures are those of ext4 and XFS on Linux.  After a failed `fdatasync` the pag
 this process and the next, as long as they stay in the page cache; the next sync succeeds without writing them; and
 `power_loss` (or `evict`, when memory is short) shows what the disk really has.  Writing the same bytes again makes them
 dirty.  A full disk refuses new names and new blocks, also blocks for the holes of a sparse file.  A call that needs
-more blocks than are free does a part of its work.  A sector that is `bad` cannot be read until all of it is
-written again.
+more blocks than are free does a part of its work.  A sector that is `bad` cannot be read until all of it is written
+again.
 """
 
 import errno
@@ -52,7 +53,7 @@ class MemoryPath(type(Path())):  # type: ignore[misc]
 
 
 class PowerCut(BaseException):
-    """Ends the process.  It is no OSError, so that no code catches it and continues."""
+    """Ends the process.  PowerCut is no OSError, so that no code catches it and continues."""
 
 
 @dataclass(eq=False)
@@ -302,7 +303,7 @@ class MemoryFiles(Files):
         self.calls += 1
         self.log.append(f"{call} {path}")
         if self.stop_at is not None and self.calls >= self.stop_at:
-            # An interrupted sync has done nothing, and an interrupted write a part.
+            # A sync that a crash interrupts has done nothing, and a write has done a part.
             if not call.startswith(("fdatasync", "sync")):
                 self._off_in_write = True
                 act(random.Random(self.calls).random())
@@ -394,7 +395,7 @@ class MemoryFiles(Files):
         return memoryview(self._handles[handle][1].data).toreadonly()
 
     def written_parts(self, handle: int, begin: int, end: int) -> list[tuple[int, int]]:
-        """Returns the parts that have blocks.  Holes are read as zeros."""
+        """Returns the parts of the file that have blocks on the disk.  Holes are read as zeros."""
         parts: list[tuple[int, int]] = []
         for page in sorted(self._handles[handle][1].pages):
             first, last = max(page * PAGE, begin), min((page + 1) * PAGE, end)
@@ -561,8 +562,8 @@ class MemoryFiles(Files):
 
 @cache
 def _parents(path: Path) -> tuple[Path, ...]:
-    """Returns the directories that contain the path, the innermost first.  They are cached, because new paths are slow
-    to compare.
+    """Returns the directories that contain the path, the innermost first.  The answers are cached, because new paths
+    are slow to compare.
     """
     return tuple(path.parents)
 

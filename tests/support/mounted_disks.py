@@ -1,6 +1,7 @@
 """File systems that tests mount: one that loses its power, and one that is small.
 
-Both need root, and the one that loses its power also needs mkfs.ext4 and loop devices.  Otherwise tests are skipped.
+Both file systems need root, and the one that loses its power also needs mkfs.ext4 and loop devices.  Tests are skipped
+without them.
 """
 
 import fcntl
@@ -18,8 +19,8 @@ SIZE = 256 << 20
 
 
 class PowerlessDisk:
-    """An ext4 on a loop device, which is shut down without its journal, so that unsynced data is lost.  It is mounted
-    at `mount` while the context lasts.
+    """An ext4 on a loop device, which is shut down without its journal, so that unsynced data is lost.  The disk is
+    mounted at `mount` while the context lasts.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -65,7 +66,7 @@ FILL = "import sys\nwith open(sys.argv[1], 'wb', 0) as file:\n    while True: fi
 
 
 class SmallDisk:
-    """A tmpfs of some MiB, which another program can fill.  It is mounted at `folder` while the context lasts."""
+    """A tmpfs of some MiB, which another program can fill.  The disk is mounted at `folder` while the context lasts."""
 
     def __init__(self, folder: Path, mib: int) -> None:
         self.folder = folder

@@ -1,7 +1,7 @@
 """Runs the programs of tests/clients, each on RocketMQ's official client of its language.
 
-A program takes ENDPOINTS ACCESS_KEY SECRET_KEY MODE.  Both keys are empty without access control, and MODE is `tls` or
-`plaintext`.  The clients come from the public registries, once, into the user's cache directory.
+A program takes ENDPOINTS ACCESS_KEY SECRET_KEY MODE.  The two keys are empty without access control, and MODE is `tls`
+or `plaintext`.  The clients come from the public registries, once, into the user's cache directory.
 """
 
 import os

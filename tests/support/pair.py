@@ -138,7 +138,7 @@ class Node:
             broker_name=broker_name,
             broker_id=broker_id,
             address=f"127.0.0.1:{10911 + broker_id}",
-            mapped_file_size_commit_log=1,  # a log in memory may begin at any offset
+            mapped_file_size_commit_log=1,  # 1, because a log in memory may begin at any offset
             mapped_file_size_consume_queue=6_000_000,
         )
         self.epochs = EpochFile(directory / "epochs.json", log.end_offset)

@@ -1,4 +1,4 @@
-"""Runs a client in a process of its own, until its standard input ends.  It prints a line for each event."""
+"""Runs a client in a process of its own, until its standard input ends.  The client prints a line for each event."""
 
 import os
 import socket

@@ -38,7 +38,8 @@ def key_of(code: int, fields: Mapping[str, str]) -> str:
 
 class RemotingPeer:
     """Listens while the context is open.  `answer` makes the bytes to send for a request, or returns None to send
-    nothing. `tls`: a folder with the server's certificate and key.  `client_ca`: clients need a certificate of this CA.
+    nothing. `tls` is a folder with the server's certificate and key.  With `client_ca`, clients need a certificate of
+    this CA.
     """
 
     def __init__(
@@ -111,7 +112,7 @@ def answer_to(request: Header, code: int = 0, remark: str = "", body: bytes = b"
 
 
 class Recording:
-    """The answers of one version.  `form`: how the answers' headers are written."""
+    """The answers of one version.  `form` says how the answers' headers are written."""
 
     def __init__(self, version: str, form: Form = Form.JSON) -> None:
         self._answers: dict[str, Any] = json.loads((RECORDED / f"{version}.json").read_text())

@@ -20,12 +20,12 @@ class HaPort:
 
     def __init__(self, log: bytes, min_offset: int = 0) -> None:
         self.log = bytearray(log)
-        self.min_offset = min_offset  # of the first byte of `log`
+        self.min_offset = min_offset  # the log offset of the first byte of `log`
         self.frame_bytes = 32 << 10
         self.reports: list[int] = []
         self.connections = 0
         self.port = 0
-        self.raw: bytes | None = None  # sent in place of frames, before the connection ends
+        self.raw: bytes | None = None  # bytes that are sent in place of frames, before the connection ends
         self.silent = False
         self._grown = asyncio.Event()
 

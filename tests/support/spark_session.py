@@ -9,7 +9,9 @@ from typing import Any
 
 @contextmanager
 def spark_session() -> Iterator[Any]:
-    """Starts a session.  Start it before this process opens a gRPC channel, because starting the JVM forks."""
+    """Starts a session.  The session must start before this process opens a gRPC channel, because starting the JVM
+    forks.
+    """
     os.environ["PYSPARK_PYTHON"] = sys.executable
     from pyspark.sql import SparkSession
 

@@ -1,4 +1,6 @@
-"""The results of RocketMQ's own SQL92 filter for a list of messages.  `tests.interop.sql_filters` records them."""
+"""The results of RocketMQ's own SQL92 filter for a list of messages.  The results come from
+`python -m tests.interop.sql_filters`.
+"""
 
 import json
 from dataclasses import dataclass

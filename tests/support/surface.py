@@ -182,7 +182,7 @@ def set_on_self(function: Callable[..., Any]) -> Iterator[str]:
 
 
 def of_function(name: str, function: Any, bound: bool = False) -> Iterator[str]:
-    """Yields the lines of a function.  `bound`: the first argument is the instance."""
+    """Yields the lines of a function.  `bound` says that the first argument is the instance."""
     parameters = list(inspect.signature(function).parameters.values())[bound:]
     needed = [spelled_parameter(one) for one in parameters if one.default is one.empty and one.kind not in OPEN]
     yield f"{name}({', '.join(needed)})"
@@ -499,7 +499,7 @@ def golden(part: str) -> list[str]:
 
 
 def difference(before: Iterable[str], now: Iterable[str]) -> str:
-    """Returns what to tell the author of a change.  It is empty if the surface is unchanged."""
+    """Returns what to tell the author of a change.  The text is empty if the surface is unchanged."""
     gone, new = sorted(set(before) - set(now)), sorted(set(now) - set(before))
     told = [f"- {line}" for line in gone] + [f"+ {line}" for line in new]
     if gone:

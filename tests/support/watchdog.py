@@ -1,8 +1,8 @@
 """Ends a test run with a failure when one of its processes crashes or hangs.
 
-A hanging test is ended by pytest (`faulthandler_timeout`).  This plugin ends the run in the other cases: a process of
-pytest-xdist that hangs outside a test or crashes after its last test, and a session that does not end.  It uses the
-timer of faulthandler, whose thread does not need the interpreter's lock.
+A hanging test is ended by pytest (`faulthandler_timeout`).  The plugin ends the run in cases that pytest does not
+notice: a process of pytest-xdist that hangs outside a test or crashes after its last test, and a session that does not
+end.  The plugin uses the timer of faulthandler, whose thread does not need the interpreter's lock.
 """
 
 import faulthandler

@@ -37,9 +37,9 @@ def browser() -> Iterator[Any]:
 
 
 class ConsoleProcess:
-    """`rocketsim console` of one cluster.  It keeps its port when it is started again.
+    """`rocketsim console` of one cluster.  The console keeps its port when it is started again.
 
-    `environment`: variables in addition to those of this process.  `log`: the file with all that it has printed.
+    `environment` has variables in addition to those of this process.  `log` is the file with the console's output.
     """
 
     def __init__(
