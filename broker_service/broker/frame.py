@@ -27,6 +27,7 @@ from rocketsim_proto.records.record import (
     Record,
     RecordError,
     decode,
+    encode,
 )
 
 from broker_service.errors import MessageIllegal
@@ -111,7 +112,10 @@ def check_frame(topic: str, data: bytes | memoryview, count: int, crc32: int, li
 def check_records(topic: str, records: Sequence[Record], limits: FrameLimits) -> Frame:
     """Checks records that the broker has made from a client's messages."""
     try:
-        return _checked(topic, Batch.of_records(records), limits, records[0])
+        data = bytearray(b"".join(map(encode, records)))
+        if (found := _checked_at_once(topic, data, len(records), limits)) is not None:
+            return _frame_of(*found, records[0])
+        return _checked(topic, Batch.of_frame(data, len(records)), limits, records[0])
     except RecordError as error:
         raise MessageIllegal(f"a message for topic {topic} cannot be stored: {error}") from error
 

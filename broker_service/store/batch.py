@@ -1,22 +1,23 @@
 """Batch holds records that are about to be appended: it checks them, stamps them and makes their queue entries.  Pure.
 
-Batch has two implementations.  `_SmallBatch` looks at one record after the other; `_LargeBatch` computes whole columns
-with numpy.  Computing a column takes as long for one record as for about fifty, and a batch needs about a hundred
-columns, so a batch of up to `FEW` records is a `_SmallBatch`.  Both implementations give the same results.  If
-`_SmallBatch` finds an error, `_LargeBatch` checks the records again and raises the error, so that errors do not depend
-on the batch's size.
+With the compiled module, a batch of any size is a `_Columns`: compiled functions do the work, and numpy does what they
+do not accept.  Without the module, numpy does all the work.  A column then takes as long for one record as for about
+fifty, and a batch needs about a hundred columns, so a batch of up to `FEW` records is a `_OneByOne`, which looks at one
+record after the other.  Both give the same results.  If `_OneByOne` finds an error, `_Columns` checks the records again
+and raises the error, so that errors do not depend on the batch's size.
 """
 
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
-from itertools import accumulate, chain
+from itertools import chain
 from struct import Struct
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from rocketsim_proto.records import kernels
 from rocketsim_proto.records.columnar import Records
 from rocketsim_proto.records.record import (
     NAME_END,
@@ -85,32 +86,24 @@ class Batch(ABC):
         Raises RecordError unless `data` has exactly `count` records, all lengths are consistent, and each body matches
         its checksum.
         """
-        if count <= FEW:
+        if _is_few(count):
             try:
-                return _SmallBatch.of_frame(data, count)
+                return _OneByOne.of_frame(data, count)
             except RecordError:
-                pass  # `_LargeBatch` checks the records again and raises the error.
-        return _LargeBatch.of_frame(data, count)
+                pass  # `_Columns` checks the records again and raises the error.
+        return _Columns.of_frame(data, count)
 
     @staticmethod
-    def of_checked(data: bytearray | memoryview, places: Any, queue_ids: npt.NDArray[np.int32]) -> "Batch":
+    def of_checked(data: bytearray | memoryview, places: Any, queue_ids: list[int]) -> "Batch":
         """Makes a batch of the records that the compiled `check` has found and checked in a frame."""
-        if len(queue_ids) <= FEW:
-            view = memoryview(data)
-            return _SmallBatch(view, [locate(view, at) for at in places[0].tolist()])
-        records = Records.at(as_bytes(data), places)
-        records.queue_id = queue_ids
-        return _LargeBatch(records)
+        batch = _Columns(Records.at(as_bytes(data), places), len(data))
+        batch.queue_ids = sorted(queue_ids)
+        return batch
 
     @staticmethod
     def of_records(records: Sequence[Record]) -> "Batch":
         """Encodes these records.  Raises RecordError if the fields of one do not fit into a record."""
-        encoded = [encode(one) for one in records]
-        data = bytearray(b"".join(encoded))
-        if len(records) > FEW:
-            return _LargeBatch(Records.walk(data, sizes=np.fromiter(map(len, encoded), np.int64)))
-        view, ends = memoryview(data), accumulate(map(len, encoded), initial=0)
-        return _SmallBatch(view, [locate(view, at) for at, _ in zip(ends, encoded, strict=False)])
+        return Batch.of_frame(bytearray(b"".join(map(encode, records))), len(records))
 
     @staticmethod
     def of_log(data: memoryview, at: int, sizes: npt.NDArray[np.int64], offset: int) -> tuple["Batch", str]:
@@ -120,7 +113,7 @@ class Batch(ABC):
         bytes.  The batch ends before the first record that is damaged or has another log offset.  The second value
         describes what is wrong with that record; it is "" if all records are valid.
         """
-        return (_SmallBatch if len(sizes) <= FEW else _LargeBatch).of_log(data, at, sizes, offset)
+        return (_OneByOne if _is_few(len(sizes)) else _Columns).of_log(data, at, sizes, offset)
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -159,7 +152,7 @@ class Batch(ABC):
 
     @abstractmethod
     def fields(self) -> list[tuple[int, Fields]]:
-        """Returns (number, fields) for each record; `_LargeBatch` returns (0, columns of all records) only."""
+        """Returns (number, fields) for each record; `_Columns` returns (0, columns of all records) only."""
 
     @abstractmethod
     def lost_sector(self) -> int | None:
@@ -189,7 +182,7 @@ class Batch(ABC):
         """Makes the queue entries of these records, which must be stamped already."""
 
 
-class _SmallBatch(Batch):
+class _OneByOne(Batch):
     def __init__(self, data: memoryview, records: list[Parts]) -> None:
         self._data = data
         self._records = records
@@ -197,7 +190,7 @@ class _SmallBatch(Batch):
         self.size = records[-1].end - records[0].start if records else 0
 
     @classmethod
-    def of_frame(cls, data: bytearray | memoryview, count: int) -> "_SmallBatch":
+    def of_frame(cls, data: bytearray | memoryview, count: int) -> "_OneByOne":
         view, found, at = memoryview(data), [], 0
         while at < len(data):
             found.append(_checked(view, at))
@@ -207,7 +200,7 @@ class _SmallBatch(Batch):
         return cls(view, found)
 
     @classmethod
-    def of_log(cls, data: memoryview, at: int, sizes: npt.NDArray[np.int64], offset: int) -> tuple["_SmallBatch", str]:
+    def of_log(cls, data: memoryview, at: int, sizes: npt.NDArray[np.int64], offset: int) -> tuple["_OneByOne", str]:
         found, reason = [], ""
         for _ in range(len(sizes)):
             try:
@@ -235,8 +228,8 @@ class _SmallBatch(Batch):
     def __len__(self) -> int:
         return len(self._records)
 
-    def part(self, first: int, last: int) -> "_SmallBatch":
-        return self if last - first == len(self._records) else _SmallBatch(self._data, self._records[first:last])
+    def part(self, first: int, last: int) -> "_OneByOne":
+        return self if last - first == len(self._records) else _OneByOne(self._data, self._records[first:last])
 
     @property
     def sizes(self) -> list[int]:
@@ -331,29 +324,37 @@ class _SmallBatch(Batch):
         return int(delivery_times(np.array([level]), np.array([stored]), np.array([otherwise]), delay_levels_ms)[0])
 
 
-class _LargeBatch(Batch):
-    def __init__(self, records: Records) -> None:
+class _Columns(Batch):
+    def __init__(self, records: Records, size: int) -> None:
         self._records = records
-        self.size = int(records.sizes.sum())
+        self.size = size
 
     @classmethod
-    def of_frame(cls, data: bytearray | memoryview, count: int) -> "_LargeBatch":
+    def of_frame(cls, data: bytearray | memoryview, count: int) -> "_Columns":
+        if kernels.compiled is not None and (found := kernels.compiled.walk(data, None, count, True)) is not None:
+            return cls(Records.at(as_bytes(data), found), len(data))
         records = Records.walk(data, count)
         records.check()
-        return cls(records)
+        return cls(records, len(data))
 
     @classmethod
-    def of_log(cls, data: memoryview, at: int, sizes: npt.NDArray[np.int64], offset: int) -> tuple["_LargeBatch", str]:
-        end = at + int(sizes.sum())
-        records = Records.walk(np.frombuffer(data, np.uint8)[at:end], sizes=sizes)
+    def of_log(cls, data: memoryview, at: int, sizes: npt.NDArray[np.int64], offset: int) -> tuple["_Columns", str]:
+        size = int(sizes.sum())
+        part = as_bytes(data)[at : at + size]
+        if kernels.compiled is not None and (found := kernels.compiled.walk(part, sizes, -1, True, offset)) is not None:
+            return cls(Records.at(part, found), size), ""
+        records = Records.walk(part, sizes=sizes)
         good, reason = count_valid(records, offset, crc=True, strict_from=_NEVER)
-        return cls(_rows(records, 0, good)), reason
+        return cls(records, size).part(0, good), reason
 
     def __len__(self) -> int:
         return len(self._records)
 
-    def part(self, first: int, last: int) -> "_LargeBatch":
-        return _LargeBatch(_rows(self._records, first, last))
+    def part(self, first: int, last: int) -> "_Columns":
+        if last - first == len(self._records):
+            return self
+        records = self._records[first:last]
+        return _Columns(records, int(records.sizes.sum()))
 
     @property
     def sizes(self) -> npt.NDArray[np.int64]:
@@ -370,10 +371,11 @@ class _LargeBatch(Batch):
 
     @property
     def last_store_timestamp(self) -> int:
-        return int(self._records.store_timestamp[-1])
+        return int(self._records[-1:].store_timestamp[0])
 
     def view_bytes(self) -> memoryview:
-        return self._records.view_bytes()
+        start = int(self._records.starts[0])
+        return self._records.data.data[start : start + self.size]
 
     def check_topic(self, topic: str) -> None:
         self._records.check_topic(topic)
@@ -398,12 +400,21 @@ class _LargeBatch(Batch):
 
     def stamp(self, offset: int, next_offsets: dict[int, int], now_ms: int, store_host: bytes) -> None:
         records = self._records
+        if kernels.compiled is not None and kernels.compiled.stamp(
+            records.data, np.ascontiguousarray(records.starts), offset, next_offsets, now_ms, store_host
+        ):
+            records.forget_stamp()
+            return
         offsets = records.starts + (offset - int(records.starts[0]))
         taken = queue_offsets(records.queue_id, is_queued(records.sys_flag), next_offsets)
         records.stamp(taken, offsets, now_ms, store_host)
 
     def queue_extents(self, delay_levels_ms: Sequence[int]) -> list[QueueExtent]:
         return queue_extents(self._records, delay_levels_ms)
+
+
+def _is_few(count: int) -> bool:
+    return kernels.compiled is None and count <= FEW
 
 
 def _checked(data: memoryview, at: int) -> Parts:
@@ -427,8 +438,3 @@ def _tags(properties: bytes) -> str:
         if one.startswith(_TAGS):
             tags = one[len(_TAGS) :] or tags
     return tags.decode("utf-8", "replace")
-
-
-def _rows(records: Records, first: int, last: int) -> Records:
-    """Slices records.  For the full range it returns the same object, so that columns that were computed are kept."""
-    return records if first == 0 and last == len(records) else records[first:last]

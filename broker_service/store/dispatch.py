@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from rocketsim_proto.records import kernels
 from rocketsim_proto.records.columnar import Records
 from rocketsim_proto.records.record import PROPERTY_DELAY, SYS_FLAG_TRANSACTION_MASK
 from rocketsim_proto.reserved import SCHEDULE_TOPIC
@@ -54,6 +55,11 @@ def is_queued(sys_flag: Any) -> Any:
 
 def queue_extents(records: Records, delay_levels_ms: Sequence[int]) -> list[QueueExtent]:
     """Makes the entries of these records, which are in log order and already have their offsets."""
+    if kernels.compiled is not None:
+        found = kernels.compiled.queue_entries(records.data, np.ascontiguousarray(records.starts))
+        if found is not None and found[0].isascii() and (topic := found[0].decode()) != SCHEDULE_TOPIC:
+            compiled = found[1].view(ENTRY)
+            return [QueueExtent(topic, queue, offset, compiled[first:last]) for queue, offset, first, last in found[2]]
     queued = is_queued(records.sys_flag)
     if not queued.all():
         records = records[queued]

@@ -400,4 +400,4 @@ def _keys_of_few(parts: list[Batch]) -> list[IndexKeys]:
     if len(parts) <= 1:
         return [index_keys(part.columns) for part in parts]
     data = b"".join([part.view_bytes() for part in parts])
-    return [index_keys(Records.walk(data, sizes=[size for part in parts for size in part.sizes]))]
+    return [index_keys(Records.walk(data, sizes=np.concatenate([part.sizes for part in parts])))]

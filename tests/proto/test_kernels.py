@@ -63,9 +63,19 @@ def a_record(**fields):
 def test_a_stamp_that_does_not_fit_writes_nothing(start, host):
     data = a_record()
     before = bytes(data)
-    starts = np.array([0, start], np.int64)
-    assert not compiled.stamp(data, starts, starts, starts, 1, bytes(host))
+    assert not compiled.stamp(data, np.array([0, start], np.int64), 0, {0: 0}, 1, bytes(host))
     assert bytes(data) == before
+
+
+def test_records_of_very_many_queues_are_left_to_python():
+    for count, is_compiled in ((256, True), (257, False)):
+        data = bytearray(b"".join(record.encode(Record("t", b"", queue_id=number)) for number in range(count)))
+        starts, next_offsets = np.arange(count) * (len(data) // count), dict.fromkeys(range(count), 5)
+        rules = {"max_body_size": 9, "max_record_size": 999, "client_flags": 0, "store_host_v6": False}
+        assert (compiled.check(data, count, b"t", (), **rules) is not None) == is_compiled
+        assert compiled.stamp(data, starts, 0, next_offsets, 1, bytes(8)) == is_compiled
+        assert set(next_offsets.values()) == {6 if is_compiled else 5}
+        assert (compiled.queue_entries(data, starts) is not None) == is_compiled
 
 
 def places_of(*properties: bytes) -> tuple[Any, Any, Any]:

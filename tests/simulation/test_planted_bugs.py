@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 from rocketsim_proto import replication_pb2 as pb
+from rocketsim_proto.records import kernels
 
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.core.broker_time import BrokerTime
@@ -208,6 +209,7 @@ def cut_at_any_damage(plant):
 
 def take_what_comes_unchecked(plant):
     """A slave checks only the sizes of what its master sends."""
+    plant(kernels, "compiled", None)
     plant(batch, "FEW", 0)
     plant(batch, "count_valid", lambda records, *_, **__: (len(records), ""))
 

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rocketsim_proto.records import record
+from rocketsim_proto.records import kernels, record
 
 from broker_service.errors import DiskFull, FlushFailed, MessageIllegal, ServiceNotAvailable
 from broker_service.put_result import QueueAppend
-from broker_service.store import batch
 from broker_service.store.append_plan import plan_append
 from broker_service.store.files import DiskUsage
 from tests.support.memory_files import MemoryFiles
@@ -33,11 +32,14 @@ from tests.support.stores import (
 ROOT = Path("/store")
 
 
-@pytest.fixture(params=[0, batch.FEW], ids=["columns", "few"], autouse=True, scope="module")
-def most_one_by_one(request):
-    """Every test runs twice: also with up to so many records one by one."""
+@pytest.fixture(params=["compiled", "few"], autouse=True, scope="module")
+def kind_of_batch(request):
+    """Runs every test with the compiled record codec, and with records that are looked at one by one."""
+    if kernels.compiled is None and request.param == "compiled":
+        pytest.skip("the record codec is not compiled")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batch, "FEW", request.param)
+        if request.param != "compiled":
+            patch.setattr(kernels, "compiled", None)
         yield
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from rocketsim_proto.records import kernels
 from rocketsim_proto.records.record import RecordError
 from rocketsim_proto.reserved import SCHEDULE_TOPIC
 
@@ -17,11 +18,16 @@ from tests.support.stores import LOG_FILE, check_sound, log_bytes, open_store, p
 MASTER, SLAVE, ROOT = Path("/master"), Path("/slave"), Path("/store")
 
 
-@pytest.fixture(params=[0, batch.FEW], ids=["columns", "few"], autouse=True, scope="module")
-def most_one_by_one(request):
-    """Every test runs twice: also with up to so many records one by one."""
+@pytest.fixture(params=["compiled", "columns", "few"], autouse=True, scope="module")
+def kind_of_batch(request):
+    """Runs every test with each of the ways in which a batch can be checked and stamped."""
+    if kernels.compiled is None and request.param == "compiled":
+        pytest.skip("the record codec is not compiled")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batch, "FEW", request.param)
+        if request.param != "compiled":
+            patch.setattr(kernels, "compiled", None)
+        if request.param == "columns":
+            patch.setattr(batch, "FEW", 0)
         yield
 
 

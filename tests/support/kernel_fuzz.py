@@ -22,6 +22,7 @@ from rocketsim_proto.records.encoding import encode
 
 from broker_service.broker.frame import FrameLimits, check_frame
 from broker_service.errors import MessageIllegal
+from broker_service.store.batch import Batch
 from broker_service.store.index_keys import index_keys
 
 LIMITS = FrameLimits(max_message_size=3000, log_file_size=8192, store_host_size=8)
@@ -117,12 +118,32 @@ def verdict(data: bytes, count: int) -> Any:
     except MessageIllegal as error:
         return str(error)
     records = frame.batch.columns
+    lists = frame.batch.queue_ids, frame.queues, frame.message, frame.delay_level, frame.waits, frame.deliver_ms
     places = [records.body_start, records.body_size, records.topic_start, records.topic_size]
     return (
         [column.tolist() for column in (*places, records.properties_start, records.properties_size)],
-        *(list(frame.batch.sizes), frame.batch.queue_ids, frame.queues, frame.message, frame.delay_level, frame.waits),
-        frame.deliver_ms,
+        *(list(frame.batch.sizes), lists, *appended(frame.batch)),
     )
+
+
+def appended(batch: Batch) -> Any:
+    """What a broker writes for this batch, and what a slave makes of it."""
+    next_offsets = {queue_id: 2**40 + queue_id for queue_id in batch.queue_ids}
+    batch.stamp(4096, next_offsets, 2**41, bytes(8))
+    written = bytes(batch.view_bytes())
+    copies = []
+    for at in (-1, 15, 21, 29, 88, len(written) - 12):  # of a byte that is damaged
+        data = bytearray(written)
+        if at >= 0:
+            data[at] ^= 0x80
+        copy, reason = Batch.of_log(memoryview(data), 0, np.array(batch.sizes, np.int64), 4096)
+        copies.append((len(copy), copy.size, reason, extents_of(copy)))
+    return written, next_offsets, batch.last_store_timestamp, extents_of(batch), copies
+
+
+def extents_of(batch: Batch) -> Any:
+    found = batch.queue_extents((1000, 5000))
+    return sorted((one.topic, one.queue_id, one.queue_offset, one.entries.tolist()) for one in found)
 
 
 def columns(data: bytes) -> Any:
@@ -216,7 +237,10 @@ def reached(compiled: kernels.Kernels, exact: Any, chance: random.Random) -> Non
     """Calls the functions that take places with places that may be wrong: they may refuse them, but not follow them."""
     places = (0, 1, 36, 88, len(exact) - 88, len(exact), -1, 2**62, -(2**63), 2**63 - 1)
     starts, sizes = (np.array(chance.choices(places, k=2), np.int64) for _ in range(2))
-    compiled.stamp(exact.copy(), starts, starts, sizes, 1, bytes(chance.choice((8, 20))))
+    compiled.queue_entries(exact, starts)
+    near = np.sort(np.array(chance.choices((0, 1, 91, 96, 100, len(exact) - 100), k=2), np.int64))
+    queues = {int.from_bytes(exact[at + 12 : at + 16].tobytes(), "big", signed=True): 5 for at in near.tolist()}
+    compiled.stamp(exact.copy(), near, 0, queues, 1, bytes(chance.choice((8, 20))))
     before = np.zeros(2, np.int32)
     try:
         compiled.gather(exact, starts, sizes)

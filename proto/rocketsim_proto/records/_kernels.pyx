@@ -35,11 +35,15 @@ cdef enum:
     SECTOR = 512
     MAX_TOPIC_SIZE = 127
     MAX_PROPERTIES_SIZE = 32767
+    PREPARED = 4
+    ROLLED_BACK = 12
+    MANY_QUEUES = 256  # in one batch; a search through more of them would take too long
+    ENTRY_SIZE = 20  # of a consume queue
     MANY_NAMES = 64  # in one record; comparing more of them with each other would take too long
     LONG = 1 << 16  # bytes of work for which it pays to release the GIL
     MOST_BYTES = 0x7FFFFFFF  # in one Arrow array, whose offsets have 32 bits
 
-VERSION = 2  # as in `kernels.py`
+VERSION = 3  # as in `kernels.py`
 cdef uint32_t MASK = 0x7FFFFFFF  # RocketMQ keeps CRC-32 without its top bit
 
 
@@ -245,10 +249,31 @@ cdef inline void keep(int64_t* table, int64_t room, int64_t row, Place* place) n
     table[7 * room + row] = place.properties_size
 
 
+cdef inline bint in_its_place(const uint8_t* data, const Place* place, int64_t log_offset) noexcept nogil:
+    """Returns True if a record of a log has this offset in it, is in a queue, and has a topic in RocketMQ's letters."""
+    cdef const uint8_t* p = data + place.start
+    cdef uint8_t letter
+    cdef int64_t at
+    if <int64_t>be64(p + 28) != log_offset or <int32_t>be32(p + 12) < 0 or <int64_t>be64(p + 20) < 0:
+        return False
+    for at in range(place.topic_size):
+        letter = data[place.topic + at]
+        if letter >= 0x80 or (letter < 0x30 and letter != 0x25 and letter != 0x2D):  # %, -, and from 0 on
+            return False
+    return 0 < place.topic_size <= MAX_TOPIC_SIZE
+
+
 cdef int64_t walk_all(
-    const uint8_t* data, int64_t end, const int64_t* sizes, int64_t count, bint crc, int64_t* table, int64_t room
+    const uint8_t* data,
+    int64_t end,
+    const int64_t* sizes,
+    int64_t count,
+    bint crc,
+    int64_t log_offset,
+    int64_t* table,
+    int64_t room,
 ) noexcept nogil:
-    """Fills the table; returns the number of records, or -1.  `sizes` may be NULL, `count` -1: not known."""
+    """Fills the table; returns the number of records, or -1.  `sizes` may be NULL; -1 means a number is not known."""
     cdef Place place
     cdef int64_t at = 0, row = 0
     while at < end:
@@ -258,15 +283,18 @@ cdef int64_t walk_all(
             return -1
         if crc and not crc_fits(data, &place):
             return -1
+        if log_offset >= 0 and not in_its_place(data, &place, log_offset + at):
+            return -1
         keep(table, room, row, &place)
         at += place.size
         row += 1
     return row if count < 0 or row == count else -1
 
 
-def walk(data, sizes=None, int64_t count=-1, bint crc=False):
+def walk(data, sizes=None, int64_t count=-1, bint crc=False, int64_t log_offset=-1):
     """Locates the records that fill `data` exactly, one behind the other, and compares sizes, count and checksums.
 
+    With `log_offset`, the data are part of a log, and the places are checked that the records have in it.
     Returns eight int64 columns: start and size of the record, its body, its topic and its properties.  Returns None if
     something is wrong: a length, a magic number, another size than announced, another number of records, a checksum.
     """
@@ -293,9 +321,9 @@ def walk(data, sizes=None, int64_t count=-1, bint crc=False):
     cdef int64_t* columns = <int64_t*>places.data
     if end > LONG:
         with nogil:
-            found = walk_all(first, end, announced_sizes, count, crc, columns, room)
+            found = walk_all(first, end, announced_sizes, count, crc, log_offset, columns, room)
     else:
-        found = walk_all(first, end, announced_sizes, count, crc, columns, room)
+        found = walk_all(first, end, announced_sizes, count, crc, log_offset, columns, room)
     if found < 0:
         return None
     return table if found == room else table[:, :found].copy()
@@ -393,6 +421,32 @@ def crcs(data, starts, sizes):
 # --- what a broker asks of a client's frame ---------------------------------------------------------------------------
 
 
+cdef struct Queues:
+    int64_t count
+    int64_t last  # the number of the one that was found last
+    int32_t ids[MANY_QUEUES]
+    int64_t next[MANY_QUEUES]  # the offset of the next message
+
+
+cdef inline int64_t number_of(Queues* queues, int32_t queue_id) noexcept nogil:
+    """Returns the number of this queue among those seen before, or a new one; -1 if there are too many."""
+    cdef int64_t number = queues.last
+    if number < queues.count and queues.ids[number] == queue_id:
+        return number
+    number += 1  # messages often go to each queue in turn
+    if number >= queues.count or queues.ids[number] != queue_id:
+        number = 0
+        while number < queues.count and queues.ids[number] != queue_id:
+            number += 1
+        if number == MANY_QUEUES:
+            return -1
+        if number == queues.count:
+            queues.ids[number] = queue_id
+            queues.count += 1
+    queues.last = number
+    return number
+
+
 cdef struct Rules:
     const uint8_t* topic
     int64_t topic_size
@@ -460,7 +514,7 @@ cdef inline void note_names(const uint8_t* p, int64_t size, Rules* rules) noexce
 
 
 cdef int64_t check_all(
-    const uint8_t* data, int64_t end, int64_t count, Rules* rules, int64_t* table, int32_t* queue_ids
+    const uint8_t* data, int64_t end, int64_t count, Rules* rules, int64_t* table, Queues* queues
 ) noexcept nogil:
     cdef Place place
     cdef int64_t at = 0, row = 0
@@ -480,7 +534,8 @@ cdef int64_t check_all(
         if has_lost_sector(data + place.properties, place.properties_size):
             return -1
         note_names(data + place.properties, place.properties_size, rules)
-        queue_ids[row] = <int32_t>be32(data + at + 12)
+        if number_of(queues, <int32_t>be32(data + at + 12)) < 0:
+            return -1
         keep(table, count, row, &place)
         at += place.size
         row += 1
@@ -500,8 +555,8 @@ def check(
 ):
     """Checks a client's frame in one pass: all that `walk` does, and all rules that `broker/frame.py` has for records.
 
-    Returns None if a rule is broken, and otherwise (the columns of `walk`, the queue ids, bits for those of `names` that
-    a record has as a property).
+    Returns None if a rule is broken, and otherwise (the columns of `walk`, the different queue ids, bits for those of
+    `names` that a record has as a property).
     """
     import numpy as np
 
@@ -528,19 +583,19 @@ def check(
     rules.name_count = len(names)
     rules.found = 0
     table = np.empty((8, count), np.int64)
-    queue_ids = np.empty(count, np.int32)
-    cdef Buffer places = Buffer(table, 8, True), queues = Buffer(queue_ids, 4, True)
+    cdef Queues queues
+    queues.count = queues.last = 0
+    cdef Buffer places = Buffer(table, 8, True)
     cdef const uint8_t* first = <const uint8_t*>source.data
     cdef int64_t* columns = <int64_t*>places.data
-    cdef int32_t* ids = <int32_t*>queues.data
     if end > LONG:
         with nogil:
-            found = check_all(first, end, count, &rules, columns, ids)
+            found = check_all(first, end, count, &rules, columns, &queues)
     else:
-        found = check_all(first, end, count, &rules, columns, ids)
+        found = check_all(first, end, count, &rules, columns, &queues)
     if found != count:
         return None
-    return table, queue_ids, rules.found
+    return table, [queues.ids[number] for number in range(queues.count)], rules.found
 
 
 # --- columns ----------------------------------------------------------------------------------------------------------
@@ -854,53 +909,189 @@ cdef bint stamp_all(
     uint8_t* data,
     int64_t end,
     const int64_t* starts,
-    const int64_t* queue_offsets,
-    const int64_t* log_offsets,
     int64_t count,
+    int64_t log_offset,
+    Queues* queues,
     const uint8_t* stored,
     int64_t stored_size,
+    bint write,
 ) noexcept nogil:
-    cdef uint32_t store_host = STORE_HOST_V6 if stored_size == 28 else 0
-    cdef int64_t row
+    """Without `write`, finds the queues, and returns False if a record has no room for the stamp."""
+    cdef uint32_t store_host = STORE_HOST_V6 if stored_size == 28 else 0, kind
+    cdef int64_t row, number, queue_offset, free = 0
     cdef uint8_t* p
     for row in range(count):
-        if not has_room(data, starts[row], end, store_host):
+        if starts[row] < free or not has_room(data, starts[row], end, store_host):
             return False
-    for row in range(count):
-        if not has_room(data, starts[row], end, store_host):
-            return False  # records overlap, and writing one has changed the flags of another
+        free = starts[row] + MIN_SIZE  # a stamp does not reach the next record
         p = data + starts[row]
-        put64(p + 20, <uint64_t>queue_offsets[row])
-        put64(p + 28, <uint64_t>log_offsets[row])
-        memcpy(p + HEAD_SIZE + (20 if be32(p + 36) & BORN_HOST_V6 else 8), stored, <size_t>stored_size)
+        kind = be32(p + 36) & ROLLED_BACK
+        queue_offset = 0
+        if kind != PREPARED and kind != ROLLED_BACK:
+            number = number_of(queues, <int32_t>be32(p + 12))
+            if number < 0:
+                return False
+            if write:
+                queue_offset = queues.next[number]
+                queues.next[number] += 1
+        if write:
+            put64(p + 20, <uint64_t>queue_offset)
+            put64(p + 28, <uint64_t>(log_offset + starts[row] - starts[0]))
+            memcpy(p + HEAD_SIZE + (20 if be32(p + 36) & BORN_HOST_V6 else 8), stored, <size_t>stored_size)
     return True
 
 
-def stamp(data, starts, queue_offsets, log_offsets, int64_t store_timestamp, bytes store_host not None):
-    """Writes the broker's fields into the records at these starts.
+def stamp(
+    data, starts, int64_t log_offset, dict next_offsets not None, int64_t store_timestamp, bytes store_host not None
+):
+    """Writes the broker's fields into records that lie back to back, as `Batch.stamp` describes it.
 
-    Returns False, and writes nothing, if a record has room for a host of another length or is not inside the buffer.
+    Returns False, and changes nothing, if a record has room for a host of another length, or for very many queues.
     """
     cdef Buffer target = Buffer(data, 1, True), start_buffer = Buffer(starts, 8)
-    cdef Buffer queue_buffer = Buffer(queue_offsets, 8), log_buffer = Buffer(log_offsets, 8)
-    cdef int64_t count = start_buffer.count, host_size = PyBytes_GET_SIZE(store_host)
+    cdef const int64_t* begins = <const int64_t*>start_buffer.data
+    cdef uint8_t* first = <uint8_t*>target.data
+    cdef int64_t count = start_buffer.count, host_size = PyBytes_GET_SIZE(store_host), number
     cdef uint8_t stored[28]
-    if queue_buffer.count != count or log_buffer.count != count:
-        raise ValueError(f"{count} starts, {queue_buffer.count} queue offsets, {log_buffer.count} log offsets")
+    cdef Queues queues
+    queues.count = queues.last = 0
     if host_size != 8 and host_size != 20:
         return False
     put64(stored, <uint64_t>store_timestamp)
     memcpy(stored + 8, PyBytes_AS_STRING(store_host), <size_t>host_size)
-    return stamp_all(
-        <uint8_t*>target.data,
-        target.count,
-        <const int64_t*>start_buffer.data,
-        <const int64_t*>queue_buffer.data,
-        <const int64_t*>log_buffer.data,
-        count,
-        stored,
-        8 + host_size,
-    )
+    if not stamp_all(first, target.count, begins, count, log_offset, &queues, stored, 8 + host_size, False):
+        return False
+    for number in range(queues.count):
+        queues.next[number] = next_offsets[queues.ids[number]]
+    stamp_all(first, target.count, begins, count, log_offset, &queues, stored, 8 + host_size, True)
+    for number in range(queues.count):
+        next_offsets[queues.ids[number]] = queues.next[number]
+    return True
+
+
+cdef struct Extents:
+    int64_t count
+    int32_t queue_ids[MANY_QUEUES]
+    int64_t firsts[MANY_QUEUES]  # queue offsets
+    int64_t ends[MANY_QUEUES]  # of its entries: at first their number, then where the next one is written
+
+
+cdef int64_t extents_of(
+    const uint8_t* data,
+    int64_t end,
+    const int64_t* starts,
+    int64_t count,
+    Extents* extents,
+    int32_t* rows,
+    Place* topic,
+) noexcept nogil:
+    """Finds the extent of each record, -1 if it has no entry; returns the number of entries, or -1."""
+    cdef Place place
+    cdef Queues queues
+    cdef int64_t current[MANY_QUEUES]  # the newest extent of each queue
+    cdef int64_t row, number, known, offset, found = 0
+    cdef uint32_t kind
+    queues.count = queues.last = extents.count = topic.topic = topic.topic_size = 0
+    for row in range(count):
+        if not located(data, starts[row], end, &place):
+            return -1
+        if not row:
+            topic[0] = place
+        if place.topic_size != topic.topic_size:
+            return -1
+        if memcmp(data + place.topic, data + topic.topic, <size_t>topic.topic_size) != 0:
+            return -1
+        rows[row] = -1
+        kind = be32(data + starts[row] + 36) & ROLLED_BACK
+        if kind == PREPARED or kind == ROLLED_BACK:
+            continue
+        known, offset = queues.count, <int64_t>be64(data + starts[row] + 20)
+        number = number_of(&queues, <int32_t>be32(data + starts[row] + 12))
+        if number < 0:
+            return -1
+        if number == known or queues.next[number] != offset:
+            if extents.count == MANY_QUEUES:
+                return -1
+            current[number] = extents.count
+            extents.queue_ids[extents.count] = queues.ids[number]
+            extents.firsts[extents.count], extents.ends[extents.count] = offset, 0
+            extents.count += 1
+        queues.next[number] = <int64_t>(<uint64_t>offset + 1)
+        extents.ends[current[number]] += 1
+        rows[row] = <int32_t>current[number]
+        found += 1
+    return found
+
+
+cdef bint enter_all(
+    const uint8_t* data,
+    int64_t end,
+    const int64_t* starts,
+    int64_t count,
+    Extents* extents,
+    const int32_t* rows,
+    uint8_t* p,
+) noexcept nogil:
+    """Writes each record's entry where its extent goes on; returns False for tags that are not ASCII."""
+    cdef Place place
+    cdef Slice properties, tags
+    cdef uint32_t code
+    cdef uint8_t* entry
+    cdef int64_t row
+    for row in range(count):
+        if rows[row] < 0 or not located(data, starts[row], end, &place):
+            continue
+        properties.data, properties.size = data + place.properties, place.properties_size
+        tags, code = value_of(&properties, b"TAGS", 4), 0
+        if not go_on(&code, tags.data, tags.size):
+            return False
+        entry = p + ENTRY_SIZE * extents.ends[rows[row]]
+        extents.ends[rows[row]] += 1
+        memcpy(entry, data + starts[row] + 28, 8)  # the log offset
+        put32(entry + 8, <uint32_t>place.size)
+        put64(entry + 12, <uint64_t><int64_t><int32_t>code)
+    return True
+
+
+def queue_entries(data, starts):
+    """Makes the consume-queue entries of stamped records of one topic.
+
+    Returns the topic, the entries, and (queue id, queue offset, first entry, last entry + 1) for each extent of entries
+    with consecutive queue offsets.  Returns None if a record is not valid or of another topic, for tags that are not
+    ASCII, and for very many extents.
+    """
+    import numpy as np
+
+    cdef Buffer source = Buffer(data, 1), start_buffer = Buffer(starts, 8), row_buffer, target
+    cdef const uint8_t* first = <const uint8_t*>source.data
+    cdef const int64_t* begins = <const int64_t*>start_buffer.data
+    cdef int64_t count = start_buffer.count, number, size, found, at = 0
+    cdef Extents extents
+    cdef Place topic
+    cdef bint done
+    if not count:
+        return None
+    rows = np.empty(count, np.int32)
+    row_buffer = Buffer(rows, 4, True)
+    cdef int32_t* extent_of = <int32_t*>row_buffer.data
+    found = extents_of(first, source.count, begins, count, &extents, extent_of, &topic)
+    if found < 0:
+        return None
+    entries = np.empty(found * ENTRY_SIZE, np.uint8)
+    target = Buffer(entries, 1, True)
+    cdef uint8_t* p = <uint8_t*>target.data
+    bounds = []
+    for number in range(extents.count):
+        size = extents.ends[number]
+        bounds.append((extents.queue_ids[number], extents.firsts[number], at, at + size))
+        extents.ends[number] = at
+        at += size
+    if count > LONG // MIN_SIZE:
+        with nogil:
+            done = enter_all(first, source.count, begins, count, &extents, extent_of, p)
+    else:
+        done = enter_all(first, source.count, begins, count, &extents, extent_of, p)
+    return ((<const char*>first)[topic.topic : topic.topic + topic.topic_size], entries, bounds) if done else None
 
 
 # --- encoding ---------------------------------------------------------------------------------------------------------

@@ -45,6 +45,8 @@ class Records:
     (bodies, topics, properties) the lengths of all records are checked first; RecordError is raised if one is wrong.
     """
 
+    _found: Positions  # what a compiled function has located
+
     def __init__(self, data: Bytes, starts: Positions, sizes: Positions) -> None:
         self.data = data
         self.starts = starts
@@ -89,7 +91,7 @@ class Records:
     def at(cls, data: Bytes, columns: Positions) -> "Records":
         """Makes Records of what a compiled function has located: starts, sizes, and the places of their parts."""
         records = cls(data, columns[0], columns[1])
-        records._places = tuple(columns[2:])
+        records._found = columns
         return records
 
     def __len__(self) -> int:
@@ -191,6 +193,8 @@ class Records:
 
         In later steps a wrong length counts as 0, so that all records can be checked and the first bad one is named.
         """
+        if "_found" in self.__dict__:
+            return tuple(self._found[2:])
         if kernels.compiled is not None:
             starts, sizes = np.ascontiguousarray(self.starts), np.ascontiguousarray(self.sizes)
             if (found := kernels.compiled.places(self.data, starts, sizes)) is not None:
@@ -476,10 +480,6 @@ class Records:
         self, queue_offsets: npt.ArrayLike, commit_log_offsets: npt.ArrayLike, store_timestamp: int, store_host: bytes
     ) -> None:
         """Writes the broker's fields into the records in place.  `data` must be writable."""
-        if kernels.compiled is not None and self._stamped(
-            queue_offsets, commit_log_offsets, store_timestamp, store_host
-        ):
-            return
         for rows, heads in self._heads:
             room = heads.dtype["store_host"].itemsize
             if room != len(store_host) and len(heads):
@@ -492,20 +492,12 @@ class Records:
             heads["store_host"] = np.void(store_host)
             width = heads.dtype.itemsize
             windows(self.data, width)[self.starts[rows]] = heads.view(f"V{width}")
-        for column in ("queue_offset", "commit_log_offset", "store_timestamp", "parts"):
-            self.__dict__.pop(column, None)
+        self.forget_stamp()
 
-    def _stamped(self, queue_offsets: Any, log_offsets: Any, store_timestamp: int, store_host: bytes) -> bool:
-        """Stamps the records with the compiled module; returns False, and has changed nothing, if it refuses."""
-        assert kernels.compiled is not None
-        columns = [np.broadcast_to(one, len(self)) for one in (queue_offsets, log_offsets)]
-        starts, queues, logs = (np.ascontiguousarray(one, np.int64) for one in (self.starts, *columns))
-        if not kernels.compiled.stamp(self.data, starts, queues, logs, store_timestamp, store_host):
-            return False
-        for column in ("_heads", "store_timestamp", "parts"):
+    def forget_stamp(self) -> None:
+        """Forgets the columns that a stamp has changed."""
+        for column in ("_heads", "queue_offset", "commit_log_offset", "store_timestamp", "parts"):
             self.__dict__.pop(column, None)
-        self.queue_offset, self.commit_log_offset = queues, logs
-        return True
 
     def take_bytes(self) -> bytes:
         """Returns a copy of these records, back to back."""

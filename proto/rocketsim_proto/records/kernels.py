@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 _VARIABLE = "ROCKETSIM_KERNELS"
-_VERSION = 2  # version of the functions' arguments and results; a module that an older checkout has left is not used
+_VERSION = 3  # version of the functions' arguments and results; a module that an older checkout has left is not used
 
 # Eight rows: start and size of each record, of its body, its topic and its properties.
 Columns: TypeAlias = "npt.NDArray[np.int64]"
@@ -26,7 +26,9 @@ class Kernels(Protocol):
     """The functions of `_kernels.pyx`, which also describes them.  Arrays that are passed must be contiguous."""
 
     def choose_crc(self, hardware: bool = True) -> str: ...
-    def walk(self, data: Any, sizes: Any = None, count: int = -1, crc: bool = False) -> "Columns | None": ...
+    def walk(
+        self, data: Any, sizes: Any = None, count: int = -1, crc: bool = False, log_offset: int = -1
+    ) -> "Columns | None": ...
     def places(self, data: Any, starts: Any, sizes: Any) -> "Columns | None": ...
     def locate(self, data: Any, at: int) -> tuple[int, ...] | None: ...
     def crcs(self, data: Any, starts: Any, sizes: Any) -> "npt.NDArray[np.uint32]": ...
@@ -37,9 +39,6 @@ class Kernels(Protocol):
     def index_hashes(
         self, data: Any, starts: Any, sizes: Any, codes: Any, keys_before: Any, tags_before: Any
     ) -> "tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]] | None": ...
-    def stamp(
-        self, data: Any, starts: Any, queue_offsets: Any, log_offsets: Any, store_timestamp: int, store_host: bytes
-    ) -> bool: ...
     def check(
         self,
         data: Any,
@@ -51,7 +50,19 @@ class Kernels(Protocol):
         max_record_size: int,
         client_flags: int,
         store_host_v6: bool,
-    ) -> "tuple[Columns, npt.NDArray[np.int32], int] | None": ...
+    ) -> "tuple[Columns, list[int], int] | None": ...
+    def stamp(
+        self,
+        data: Any,
+        starts: Any,
+        log_offset: int,
+        next_offsets: dict[int, int],
+        store_timestamp: int,
+        store_host: bytes,
+    ) -> bool: ...
+    def queue_entries(
+        self, data: Any, starts: Any
+    ) -> "tuple[bytes, npt.NDArray[np.uint8], list[tuple[int, int, int, int]]] | None": ...
     def encode(
         self,
         topic: bytes,
