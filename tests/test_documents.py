@@ -7,6 +7,9 @@ import pytest
 from testbed.processes import ROOT
 
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+FOLDERS = [path for path in ROOT.iterdir() if path.is_dir() and path.name[0] != "." and path.name != "site"]
+SOURCES = [f"/{path.name}" for path in ROOT.glob("*.py")]
+SOURCES += [f"/{path.relative_to(ROOT)}" for folder in FOLDERS for path in folder.rglob("*.py")]
 
 
 def anchors(text: str) -> set[str]:
@@ -31,6 +34,16 @@ def test_every_word_of_run_that_is_named_exists(path):
     known = re.findall(r"^([a-z]+)\)$", (ROOT / "run").read_text(), re.M)
     assert "setup" in known
     assert set(re.findall(r"\./run ([a-z]+)", path.read_text())) <= set(known)
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_every_source_file_that_is_named_exists(path):
+    if path.name == "CHANGELOG.md":  # it names files of earlier versions, too
+        pytest.skip("a history")
+    named = set(re.findall(r"`([\w/]+\.py)`", path.read_text()))
+    of_the_reader = {"transformations/telemetry.py"}
+    unknown = {name for name in named if not any(source.endswith(f"/{name}") for source in SOURCES)}
+    assert unknown - of_the_reader == set()
 
 
 def test_programs_that_tests_run_in_the_readme_are_the_same_elsewhere():
