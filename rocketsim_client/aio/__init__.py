@@ -8,5 +8,6 @@ messages in the task itself, so a cancelled receive has taken none.
 from rocketsim_client.aio.consumer import AsyncConsumer
 from rocketsim_client.aio.producer import AsyncProducer
 from rocketsim_client.aio.pull_consumer import AsyncPullConsumer
+from rocketsim_client.aio.transaction import AsyncTransaction
 
-__all__ = ["AsyncConsumer", "AsyncProducer", "AsyncPullConsumer"]
+__all__ = ["AsyncConsumer", "AsyncProducer", "AsyncPullConsumer", "AsyncTransaction"]

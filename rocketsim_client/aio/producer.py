@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from rocketsim_client.aio.blocking_calls import BlockingCalls, Closing, arguments_of, outcome
+from rocketsim_client.aio.transaction import AsyncTransaction
 from rocketsim_client.model import Message, MessageQueue, ProducerStats, SendResult, SendResults
 from rocketsim_client.producer import Producer
 
@@ -102,6 +103,21 @@ class AsyncProducer:
             timeout_s=timeout_s,
         )
         return await self._calls.result(send)
+
+    def transaction(self, *, timeout_s: float | None = None) -> AsyncTransaction:
+        """Begins a transaction, like `Producer.transaction`.  The end of an `async with` block commits its message,
+        unless the block ends with an exception.
+
+            async with producer.transaction() as transaction:
+                await transaction.send(Message("Orders", b"paid"))
+                await database.commit()
+        """
+        return AsyncTransaction(self._blocking.transaction(timeout_s=timeout_s), self._calls)
+
+    def check_transactions(self, *topics: str) -> None:
+        """Lets brokers ask this producer's `checker` about transactions of these topics, like
+        `Producer.check_transactions`.  The checker is a plain function, which is called in a thread."""
+        self._blocking.check_transactions(*topics)
 
     async def flush(self, timeout_s: float | None = None) -> None:
         """Returns when all messages passed to `send` are acknowledged or have failed.  Raises CallTimeout if some

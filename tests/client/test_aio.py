@@ -205,6 +205,45 @@ async def test_flush_waits_for_what_was_given_before(broker: BrokerThread) -> No
         assert (await sending).send_status == SendStatus.SEND_OK
 
 
+async def test_a_transaction_is_committed_or_rolled_back_by_the_end_of_its_block(broker: BrokerThread) -> None:
+    async with producer_of(broker) as producer:
+        async with producer.transaction() as transaction:
+            sent = await transaction.send(Message("T", b"paid"))
+            assert sent.send_status is SendStatus.SEND_OK and sent.msg_id == transaction.transaction_id
+            assert stored(broker) == 0
+        assert stored(broker) == 1 and transaction.status is not None
+        assert await transaction.commit() is transaction.status
+        with pytest.raises(ZeroDivisionError):
+            async with producer.transaction() as transaction:
+                await transaction.send(Message("T", b"unpaid"))
+                raise ZeroDivisionError
+        await refused(transaction.commit(), RocketSimError)
+        assert stored(broker) == 1
+
+
+async def test_a_transaction_that_is_cancelled_in_its_send_is_rolled_back_after_the_send(broker: BrokerThread) -> None:
+    transactions = []
+
+    async def work() -> None:
+        async with producer.transaction() as transaction:
+            transactions.append(transaction)
+            await transaction.send(Message("T", b"cancelled"))
+
+    async with producer_of(broker) as producer:
+        await producer.send(Message("T", b"first"))  # so that the route is known
+        with silent(broker) as goes_on:
+            async with started(work()) as task:
+                await until(lambda: producer.stats.sent == 2, "the half message is under way")
+                task.cancel()
+                goes_on()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+        (transaction,) = transactions
+        assert transaction.transaction_id and transaction.status is not None
+        await refused(transaction.commit(), RocketSimError)
+    assert stored(broker) == 1
+
+
 def test_the_end_of_the_event_loop_ends_no_send(
     broker: BrokerThread, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
