@@ -114,8 +114,8 @@ class GroupClient:
     """A client that has consumed with a group lately, as a broker saw it.
 
     `way` is `pop` for a consumer, `commit` for a reader of queues such as Spark, and `heartbeat` for RocketMQ 4's
-    clients.  `last_ms_ago` is the time since then in milliseconds.  `messages` is how far its last commit moved the
-    group's offsets at this broker.
+    clients.  `last_ms_ago` says how many milliseconds ago the broker saw the client.  `messages` is how far the
+    client's last commit moved the group's offsets at this broker.
     """
 
     client_id: str

@@ -467,8 +467,8 @@ class Cluster:
         early (`Segment.status`) is not asked for again, because only the caller can decide that.
 
         `read_in` has for each queue the leader epoch of the log when `until_offset` was read (`QueueBounds.log_epoch`).
-        If that epoch ended before `until_offset`, the range ends with OFFSET_TRUNCATED where the epoch ended, because
-        other messages may follow now.
+        If the epoch in `read_in` ended before `until_offset`, the broker ends the range at the end of the epoch with
+        OFFSET_TRUNCATED, because other messages may follow now.
         """
         expression = TagExpression.parse(expression).text
         progress = RangeProgress(ranges)

@@ -42,7 +42,7 @@ class Connection:
     range_streams: bool = True  # use plain sockets beside gRPC, if brokers offer them
     credentials: Credentials | None = None  # None: calls are not signed
     tls: Tls | None = None  # None: plaintext
-    program: str = ""  # which operators see before the host in a group's list of clients
+    program: str = ""  # a word that operators see before the host in a list of clients
     protocol: str = "auto"  # grpc for RocketSim's servers, remoting for Apache RocketMQ's
     # The rest is for the remoting protocol only.
     security_token: str = field(default="", repr=False)
@@ -94,12 +94,12 @@ class Connection:
 
         `protocol` is `grpc` for RocketSim's servers, `remoting` for Apache RocketMQ's, or `auto`, which finds out which
         of them a server speaks.  `program` is a word that operators see before this machine's name in a group's list of
-        clients.  The other arguments are for RocketMQ's servers only.  `security_token` belongs to
-        temporary keys of a cloud.  `address_map` (`10.0.0.3:10911=host:20911,10.0.*=host`) says where this machine
-        reaches the addresses that brokers advertise.  `max_pulls_per_second` limits the pulls of this process, and 0
-        means no limit.  `register_group` (`auto`, `true` or `false`) makes a group that commits visible to RocketMQ's
-        tools.  `namespace` is the instance of a cloud, which the servers write before each topic and group
-        (`INSTANCE%topic`).  `namespace_v2` is the namespace of RocketMQ 5, which is sent beside the names.
+        clients.  Only RocketMQ's servers use the arguments that follow.  `security_token` belongs to temporary keys of
+        a cloud.  `address_map` (`10.0.0.3:10911=host:20911,10.0.*=host`) says where this machine reaches the addresses
+        that brokers advertise.  `max_pulls_per_second` limits the pulls of this process, and 0 means no limit.
+        `register_group` (`auto`, `true` or `false`) makes a group that commits visible to RocketMQ's tools.
+        `namespace` is the instance of a cloud, which the servers write before each topic and group (`INSTANCE%topic`).
+        `namespace_v2` is the namespace of RocketMQ 5, which is sent beside the names.
         """
         for name, value, words in (("protocol", protocol, PROTOCOLS), ("register_group", register_group, REGISTER)):
             if value not in words:

@@ -1,4 +1,4 @@
-"""What to install if a package of an extra is missing; setup.py says which packages an extra has."""
+"""Says what to install if a package of an extra is missing. setup.py says which packages an extra has."""
 
 from importlib.util import find_spec
 
@@ -13,11 +13,11 @@ MODULES = {  # what cannot be absent while code of the extra runs
 
 
 class MissingExtra(ModuleNotFoundError):
-    """A module of an extra is not installed.  The message names the extra; `name` is the module."""
+    """A module of an extra is not installed.  The message names the extra, and `name` is the module."""
 
 
 def need(extra: str) -> None:
-    """Raises MissingExtra if a module of the extra is not installed.  Imports none of them."""
+    """Raises MissingExtra if a module of the extra is not installed.  Imports no module of the extra."""
     for module in MODULES[extra]:
         if find_spec(module) is None:
             raise MissingExtra(f"{module} is not installed; install it with: {command_for(extra)}", name=module)

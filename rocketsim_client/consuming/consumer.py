@@ -64,10 +64,10 @@ class Consumer:
     `access_key` and `secret_key` are the user and password that calls are signed with, for servers with access control.
 
     `max_in_flight` (1000) limits how many messages may be received and not settled, and `max_in_flight_bytes` (64 MiB)
-    the bytes of their stored records.  A receive waits at either limit.  The last answer may exceed the bytes by less
-    than 4 MiB and one message, so a larger message is received, too.  The group's settings (`Admin.update_sub_group`)
-    say in which order the group consumes, after how many deliveries a message becomes a dead letter, and how long the
-    back-off is.  `tls`, `tls_ca`, `tls_cert` and `tls_key` are as for Cluster.
+    the bytes of their stored records.  A receive waits while one of these two limits is reached.  The last answer may
+    exceed the bytes by less than 4 MiB and one message, so a larger message is received, too.  The group's settings
+    (`Admin.update_sub_group`) say in which order the group consumes, after how many deliveries a message becomes a dead
+    letter, and how long the back-off is.  `tls`, `tls_ca`, `tls_cert` and `tls_key` are as for Cluster.
     """
 
     def __init__(
@@ -225,8 +225,8 @@ class Consumer:
         *,
         timeout_s: float | None = None,
     ) -> CommitStatus:
-        """Keeps the messages for `invisible_s` from now on.  After half of that time the consumer renews them, as
-        long as `renew_for_s` allows.  Status and errors are those of `ack`."""
+        """Keeps the messages for `invisible_s` from now on.  After half of `invisible_s` the consumer renews the
+        messages, as long as `renew_for_s` allows.  Status and errors are those of `ack`."""
         check_invisible(invisible_s)
         self._inbox.check_open()
         status = self._settler.extend(_listed(messages), invisible_s, timeout_s)

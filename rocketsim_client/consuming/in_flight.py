@@ -68,8 +68,8 @@ class InFlight:
 
     def _forget_overdue(self, key: OrderKey, now: float) -> None:
         """Forgets a message of this group that is past its deadline, because it may never be settled.  The messages
-        behind such a message are forgotten, too, because the broker delivers them again after it.  Is called when the
-        broker delivers the message group again."""
+        behind an overdue message are forgotten, too, because the broker delivers them again after it.  Is called when
+        the broker delivers the message group again."""
         handle = self._busy.get(key, "")
         if (held := self._held.get(handle)) is not None and held.deadline <= now:
             self.settle_with_those_behind(handle)

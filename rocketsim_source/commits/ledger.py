@@ -90,7 +90,7 @@ class CommitLedger:
     def conflicts(self, fresh: Offsets) -> list[Conflict]:
         """Returns the queues whose offset at the broker is ahead of this query's.
 
-        An offset that is behind was reset, and the next commit moves it forward again.
+        If the broker's offset is behind this query's, it was reset, and the next commit moves it forward again.
         """
         return [
             Conflict(queue, self.ours[queue], offset)

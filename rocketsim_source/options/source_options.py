@@ -234,7 +234,7 @@ class SourceOptions:
         return self.topic or self.subscribe
 
     def reads(self, queue: MessageQueue) -> bool:
-        """Returns True if the options ask for this queue.  A checkpoint may have queues for which they no longer
+        """Returns True if the options ask for this queue.  A checkpoint may have queues for which the options no longer
         ask."""
         if self.assign:
             return queue in self.assign

@@ -89,7 +89,7 @@ class Records:
 
     @classmethod
     def at(cls, data: Bytes, columns: Positions) -> "Records":
-        """Makes Records of what a compiled function has located: starts, sizes, and the places of their parts."""
+        """Makes Records from the starts, sizes and parts' places that a compiled function has found."""
         records = cls(data, columns[0], columns[1])
         records._found = columns
         return records

@@ -91,9 +91,9 @@ def encode(
 ) -> tuple[memoryview, npt.NDArray[np.uint32]]:
     """Returns the records back to back, and their sizes.
 
-    `bodies` and `properties` are binary arrays or lists of bytes of the same length; the properties are already
-    encoded (see `encode_property_columns`).  The other arguments are arrays, or one value for all records.
-    Raises RecordError, whose `at` is the index of the row, if a topic or properties are too long for the format.
+    `bodies` and `properties` are binary arrays or lists of bytes of the same length; the properties are already encoded
+    (see `encode_property_columns`).  All arguments after `properties` are arrays, or one value for all records.  Raises
+    RecordError, whose `at` is the index of the row, if a topic or properties are too long for the format.
     """
     if kernels.compiled is not None:
         done = kernels.compiled.encode(

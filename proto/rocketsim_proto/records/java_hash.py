@@ -1,4 +1,5 @@
-"""Computes Java's String.hashCode for columns.  Consume queues have this hash of tags, index files of keys.  Pure.
+"""Computes Java's String.hashCode for columns.  Consume queues have this hash of tags, and index files have this hash
+of keys.  Pure.
 
     h = c[0] * 31^(n-1) + ... + c[n-1] over UTF-16 units, modulo 2^32
 

@@ -5,9 +5,9 @@ dropped.  The first \\x01 of a piece separates name and value.  If a name occurs
 place of the first.  Bytes that are not UTF-8 become U+FFFD.
 
 Most batches come from one producer and have the same names in the same order in every record.  If the values have the
-same sizes, too, the batch is a table of bytes (`Matrix`).  Otherwise it is a table with the place of each value
-(`_Table`).  Batches with different names are split piece by piece (`Pieces`), and small batches are decoded record by
-record (`_Few`).  The compiled module needs none of them.
+same sizes, too, the batch is a table of bytes (`Matrix`).  If only the names are the same, the batch is a table with
+the place of each value (`_Table`).  Batches with different names are split piece by piece (`Pieces`), and small batches
+are decoded record by record (`_Few`).  The compiled module needs none of these classes.
 """
 
 from collections.abc import Collection, Mapping, Sequence

@@ -68,14 +68,15 @@ def _refuse_separators(values: pa.BinaryArray, name: str) -> None:
 
 
 def binary_view(array: pa.Array) -> pa.BinaryArray:
-    """Converts an array to binary.  A string array keeps its memory; a cast takes longer even if it copies nothing."""
+    """Converts an array to binary.  A string array keeps its memory.  A cast would take longer, even if it copied
+    nothing."""
     return array.view(pa.binary()) if array.type == pa.string() else array.cast(pa.binary())
 
 
 def joined(pieces: Sequence[bytes | pa.BinaryArray]) -> pa.BinaryArray:
     """Joins all pieces of each row.  A bytes piece is the same in every row, and a null counts as empty.
 
-    If the elements of each column have one size, all rows have one size, too.  They are then filled in as a structured
+    If the elements of each column have one size, all rows have one size, too.  Such rows are filled in as a structured
     array, which takes half of the time if many pieces are short.
     """
     count = next(len(piece) for piece in pieces if not isinstance(piece, bytes))

@@ -46,7 +46,7 @@ def _month(now_ms: int) -> tuple[int, int]:
 
 
 class UniqIds:
-    """Makes the ids of one producer process.  Any thread may call it."""
+    """Makes the ids of one producer process.  Any thread may call a UniqIds."""
 
     def __init__(self, address: bytes = b"\x7f\x00\x00\x01", random_bytes: Callable[[int], bytes] = os.urandom) -> None:
         assert len(address) == 4, "an IPv4 address"

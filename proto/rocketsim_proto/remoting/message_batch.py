@@ -40,7 +40,7 @@ def encode(messages: Iterable[BatchMessage]) -> bytes:
 
 
 def decode(batch: bytes | bytearray | memoryview) -> list[BatchMessage]:
-    """Decodes a batch.  Raises BatchError if its lengths are inconsistent."""
+    """Decodes a batch.  Raises BatchError if the lengths in the batch are inconsistent."""
     view, at, messages = memoryview(batch), 0, []
     while at < len(view):
         left = len(view) - at
