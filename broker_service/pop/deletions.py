@@ -20,7 +20,9 @@ _RESETS_OF_ONE_RECORD = 30  # as many resets, even with the longest names, fit i
 
 
 class Deletions:
-    """Hears of each deletion and reset from the broker's tables.  Ends the transactions of a deleted topic, too."""
+    """Handles the deletions and resets of which the broker's tables notify it.  Ends the transactions of a deleted
+    topic, too.
+    """
 
     def __init__(self, broker: Broker, writer: StateWriter, places: Places, transactions: Transactions) -> None:
         self._broker = broker

@@ -88,9 +88,8 @@ class Counts:
 
 class HandleStatus(Enum):
     OK = auto()
-    INVALID_RECEIPT_HANDLE = (
-        auto()
-    )  # the handle is expired, settled otherwise, forged, cut off, or of another group or topic
+    # The handle is expired, settled otherwise, forged, cut off, or of another group or topic.
+    INVALID_RECEIPT_HANDLE = auto()
 
 
 # Put statuses after which a client need not call again.  Another call would not bring a missing slave back.

@@ -26,9 +26,7 @@ class Lock:
     attempt_id: str = ""
     batch: list[Ordered] = field(default_factory=list)
     under_way: int = 0
-    _waiting: deque[Ordered] | None = (
-        None  # None if empty, because an empty deque takes more memory than the rest of a lock
-    )
+    _waiting: deque[Ordered] | None = None  # None if empty: a deque takes more memory than the rest of a lock
 
     @property
     def waiting(self) -> deque[Ordered] | tuple[()]:

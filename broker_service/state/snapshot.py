@@ -3,8 +3,8 @@
     | magic 8 | version 4 | log offset 8 | tail size 4 | tail CRC-32 4 | body CRC-32 4 | body: transitions |
 
 The body has transitions that make the state again (`transitions.py`).  `tail CRC-32` is the CRC of the last `tail size`
-bytes of the log before the log offset.  A snapshot is valid for a log in which these bytes have the same CRC.  Without
-a valid snapshot a start reads the complete log.
+bytes of the log before the log offset.  A snapshot is valid for a log that has the same CRC there.  Without a valid
+snapshot a start reads the complete log.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

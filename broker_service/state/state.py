@@ -66,9 +66,9 @@ class QueueState:
     """The messages of one queue for one group.  `locks` is None unless the group consumes in order and has locks."""
 
     next: int
-    under_way: dict[int, UnderWay] = field(default_factory=dict)  # by queue offset
+    under_way: dict[int, UnderWay] = field(default_factory=dict)  # queue offset -> delivery
     locks: Locks | None = None
-    _taken: list[int] = field(default_factory=list)  # a heap of offsets; settled ones are removed later
+    _taken: list[int] = field(default_factory=list)  # a heap of offsets; those of settled messages are removed later
 
     @property
     def committed(self) -> int:
@@ -111,9 +111,7 @@ class State:
         self._released: set[Place] = set()
         self.under_way_of: dict[str, int] = {}  # group -> its deliveries under way; no entry for none
         self.timers = Timers()
-        self._recent: OrderedDict[DeliveryId, bool] = (
-            OrderedDict()
-        )  # settled delivery -> True if it became a dead letter
+        self._recent: OrderedDict[DeliveryId, bool] = OrderedDict()  # settled -> True if it became a dead letter
         self._renewed: dict[str, dict[tuple[Place, int], None]] = {}  # client id -> deliveries that are renewed for it
         self._deadlines: list[tuple[int, Place, int, int]] = []  # a heap; outdated entries are removed later
         self._changed: set[Place] = set()
@@ -300,7 +298,7 @@ class State:
         self._unwatch(place, delivery.queue_offset, found)
         del queue.under_way[delivery.queue_offset]
         if not queue.under_way:
-            queue.under_way.clear()  # frees its memory, since most queues of most groups have no deliveries
+            queue.under_way.clear()  # frees the dict's memory, because most queues of most groups have no deliveries
         self._count(place.group, -1)
         self._changed.add(place)
         return queue

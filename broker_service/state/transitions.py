@@ -1,4 +1,4 @@
-"""Transitions, which change the state of consumption, and their bytes in the log.  Pure.
+"""Transitions change the state of consumption.  This file has them, and encodes and decodes them for the log.
 
 The body of a record of the topic `rmq_sys_rocketsim_state` has the transitions of calls that came together:
 
@@ -25,8 +25,8 @@ All integers are big-endian; a text is | size 1 | UTF-8 |; a place is | group | 
 |            | count 4, for each recall: second 8, size 2, key; in snapshots only                                  |
 | 13 to 15   | transactions: `transaction_changes.py`                                                              |
 
-The record's own CRC covers the body.  A `Move` is no transition record: it is in a property of the record that was
-moved, so that copy and settlement are one append.
+The record's own CRC covers the body.  A `Move` has no transition record.  It is in a property of the copied record, so
+that copy and settlement are one append.
 """
 
 from collections.abc import Iterable, Iterator

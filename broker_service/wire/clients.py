@@ -70,9 +70,7 @@ class ClientStream:
         self._writing: asyncio.Lock | None = None  # None while nobody writes
         self._writers = 0
         self._commands: Mapping[asyncio.Task[None], int] = _NONE  # the task that writes a command -> its size in bytes
-        self._was_read: asyncio.Event | None = (
-            None  # set when the client has read a command; created by the first waiter
-        )
+        self._was_read: asyncio.Event | None = None  # set when a command was read; created by the first waiter
         self._is_stuck = False
 
     async def write(self, command: Message) -> None:

@@ -42,9 +42,8 @@ class Traffic:
 
     def rows(self) -> list[tuple[Labels, list[int]]]:
         """Returns (labels, [messages, bytes]) of each label set, in the order in which they were first seen."""
-        return list(
-            self._counts.items()
-        )  # one step of the interpreter, so the event loop cannot change the counts meanwhile
+        # One step of the interpreter, so the event loop cannot change the counts meanwhile.
+        return list(self._counts.items())
 
     def forget(self, is_gone: Callable[[str], bool]) -> None:
         """Drops the counts of deleted topics.  Their messages stay in the totals."""

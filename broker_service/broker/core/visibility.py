@@ -16,9 +16,7 @@ class Visibility:
         self._store = store
         self.long_polling = long_polling
         self.arrived: list[Callable[[Iterable[Queue]], None]] = [long_polling.arrived]
-        self._unseen: deque[tuple[int, list[Queue]]] = (
-            deque()
-        )  # (end offset, queues) of records that are not visible yet
+        self._unseen: deque[tuple[int, list[Queue]]] = deque()  # (end offset, queues) of records not visible yet
 
     def appended(self, queues: Iterable[Queue], end_offset: int) -> None:
         visible = self._store.queues.confirm_offset

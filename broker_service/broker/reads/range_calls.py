@@ -16,7 +16,7 @@ class Calls(NamedTuple):
 
 
 class RangeCalls:
-    """Counts calls since this process started, by group and topic.  Beyond MOST it forgets the oldest caller."""
+    """Counts calls since this process started, by group and topic.  Beyond MOST the least recent is forgotten."""
 
     def __init__(self) -> None:
         self._counts: dict[tuple[str, str], Calls] = {}

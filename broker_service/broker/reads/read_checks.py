@@ -13,7 +13,7 @@ from broker_service.errors import InvalidParameter, NoPermission
 
 
 class QueueIdOutOfRange(InvalidParameter):
-    """The topic has no queue with this id.  RocketMQ 4.9.8 answers SYSTEM_ERROR, too."""
+    """The topic has no queue with this id.  RocketMQ 4.9.8 answers SYSTEM_ERROR in this case."""
 
     code = 1
 

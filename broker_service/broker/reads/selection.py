@@ -45,7 +45,9 @@ class Selection:
 
     @staticmethod
     def evaluated_together(excluded: int) -> int:
-        """Returns how many messages to evaluate next, after `excluded` ones without a match.  The number grows."""
+        """Returns how many messages to evaluate next.  The number grows with `excluded`, the messages without a match
+        so far.
+        """
         return min(max(_EVALUATED_FIRST, 3 * excluded), _EVALUATED_AT_MOST)
 
 

@@ -1,6 +1,6 @@
 """Pure functions that check names of topics and groups as RocketMQ's proxy does.
 
-As in the proxy, the namespace of a resource is ignored.  Its length is limited, because answers repeat the namespace
+As in the proxy, the namespace of a resource is ignored.  The namespace's length is limited, because answers repeat it
 for each queue and message.
 """
 
