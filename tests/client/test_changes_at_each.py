@@ -13,6 +13,7 @@ from rocketsim_cli.admin.groups import update_sub_group
 from rocketsim_cli.admin.topics import update_topic
 from rocketsim_client import Admin, SubscriptionGroupConfig, Unreachable
 from rocketsim_client.admin import at_each
+from rocketsim_client.admin_model import ClusterMember
 from rocketsim_client.errors import BrokerNotExist, GroupNotExist, InvalidParameter, NotFound, TopicNotExist
 from rocketsim_client.route import BrokerData, QueueData, TopicRoute
 from testbed.polling import PATIENCE_S
@@ -31,8 +32,10 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerThread]:
 @pytest.fixture
 def admin(broker: BrokerThread, monkeypatch: pytest.MonkeyPatch) -> Iterator[Admin]:
     """For it there are two pairs, and the first one is away."""
-    monkeypatch.setattr(Admin, "masters", lambda _, given, *__: [given] if given else [AWAY, broker.node.address])
-    monkeypatch.setattr(Admin, "_members", lambda _, *__: [AWAY, broker.node.address])
+    masters = [
+        ClusterMember("c", f"broker-{number}", 0, at, 1) for number, at in enumerate((AWAY, broker.node.address))
+    ]
+    monkeypatch.setattr(Admin, "cluster_list", lambda *_: masters)
     broker.make_topic("Old")
     broker.make_group("old")
     with Admin(broker.node.address) as made:
