@@ -125,6 +125,7 @@ setup(
         "connect": ["grpcio-status>=1.85", "googleapis-common-protos>=1.65", "pandas<3"],
         "dev": [
             "check-wheel-contents",
+            "fastapi",
             "grpcio-tools==1.85.1",
             "httpx2",
             "hypothesis",

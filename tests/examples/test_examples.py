@@ -110,6 +110,27 @@ def test_a_service_writes_an_invoice_for_each_order(pair: rocketsim_testing.Pair
     assert found == {number: 2 * number for number in range(50)}
 
 
+def test_an_http_service_sends_and_packs_orders_and_says_if_it_cannot(
+    pair: rocketsim_testing.Pair, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("fastapi")
+    from starlette.testclient import TestClient
+
+    from examples import fastapi_service
+
+    monkeypatch.setenv("NAMESRV_ADDR", pair.name_server)
+    monkeypatch.setenv("TOPIC", topic)
+    with TestClient(fastapi_service.app) as http:
+        answer = http.post("/orders", json={"id": "7", "price": 2})
+        assert (answer.status_code, answer.json()) == (202, {"status": "SEND_OK"})
+        assert http.post("/orders", json={"id": "8"}).status_code == 422
+        wait_until(lambda: http.get("/packed").json() == ["7"], "the order")
+        http.portal.call(fastapi_service.app.state.producer.close)
+        refused = http.post("/orders", json={"id": "9", "price": 2})
+        assert refused.status_code == 503 and "order 9 may not be stored" in refused.json()["detail"]
+    assert pair.lag("packers", topic) == 0
+
+
 def test_sigterm_ends_workers_in_the_middle_of_their_work(
     pair: rocketsim_testing.Pair, topic: str, tmp_path: Path
 ) -> None:
