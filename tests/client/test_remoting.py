@@ -2,10 +2,11 @@
 
 import json
 import socket
+import ssl
 import threading
 import time
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -40,6 +41,7 @@ from rocketsim_client.producer import Producer
 from rocketsim_client.pull_consumer import PullConsumer
 from rocketsim_client.tls import Tls
 from rocketsim_client.transport.opening import with_detected_protocol
+from rocketsim_client.transport.remoting import connection as remoting_connection
 from rocketsim_client.transport.remoting.connections import Connections, Reply, Request
 from rocketsim_client.transport.remoting.sends import batches, rounds
 from rocketsim_client.transport.server_protocol import ServerProtocol, protocol_at, protocol_of
@@ -447,6 +449,35 @@ def test_a_server_that_wants_a_certificate_is_the_error_whatever_the_protocol(pr
             with Cluster(connection(peer.address, protocol=protocol, tls=True, tls_ca=CA, **given)) as cluster:
                 with pytest.raises(TlsFailed, match=says):
                     cluster.queues(TOPIC)
+
+
+class WireWithRefusal:
+    """A TLS connection whose write fails before the reading thread has got the server's alert."""
+
+    def __init__(self) -> None:
+        self._has_ended = threading.Event()
+
+    def receive_into(self, _: memoryview) -> int:
+        assert self._has_ended.wait(60)
+        error = ssl.SSLError()
+        error.reason = "TLSV13_ALERT_CERTIFICATE_REQUIRED"
+        raise error
+
+    def send(self, *_: object) -> None:
+        raise ssl.SSLEOFError("EOF occurred in violation of protocol")
+
+    def shut(self) -> None:
+        self._has_ended.set()
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_server_that_wants_a_certificate_is_the_error_also_if_the_request_cannot_be_written():
+    one = remoting_connection.Connection("a:1", cast(Any, WireWithRefusal()), Tls(str(CA)))
+    with pytest.raises(TlsFailed, match="set tlsCert and tlsKey"):
+        one.send([b"a request"], time.monotonic() + 60)
+    one.join()
 
 
 @pytest.mark.parametrize(

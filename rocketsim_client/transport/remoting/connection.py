@@ -22,6 +22,7 @@ from rocketsim_client.transport.remoting.wire import Wire
 from rocketsim_client.transport.server_protocol import ADVICE, protocol_of
 
 ROOM_BYTES = 256 << 10  # the size of the receive buffer; a longer frame gets its own
+ALERT_S = 1.0  # a write that fails waits this long for the thread that reads to find a TLS alert
 _FLAG = re.compile(rb'"flag":"?(\d+)')
 _OPAQUE = re.compile(rb'"opaque":"?(-?\d+)')
 
@@ -106,6 +107,10 @@ class Connection:
             self.fail(CallTimeout(f"{self.address}: {error}", address=self.address))
             raise self._ended() from error
         except OSError as error:
+            if self._tls is not None:
+                # The server may have sent an alert, which says why it ended the connection and which the reader raises.
+                self._wire.shut()
+                self._reader.join(ALERT_S)
             self.fail(BrokerUnavailable(f"{self.address}: not reachable any more ({error})", address=self.address))
             raise self._ended() from error
 
