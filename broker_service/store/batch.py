@@ -243,7 +243,8 @@ class _OneByOne(Batch):
 
     @property
     def columns(self) -> Records:
-        return Records.of_parts(np.frombuffer(self._data, np.uint8), self._records)
+        starts = np.array([parts.start for parts in self._records], np.int64)
+        return Records(as_bytes(self._data), starts, np.array(self.sizes, np.int64))
 
     @property
     def last_store_timestamp(self) -> int:

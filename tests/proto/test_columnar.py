@@ -70,16 +70,6 @@ def test_every_column_agrees_with_the_plain_decoder(batch: list[bytes]) -> None:
         array.validate(full=True)
 
 
-@given(batches)
-def test_records_that_were_found_one_by_one_have_the_same_columns(batch: list[bytes]) -> None:
-    data = b"".join(batch)
-    walked = Records.walk(data)
-    found = Records.of_parts(walked.data, walked.parts)
-    assert len(found) == len(batch)
-    assert found.take_bytes() == data
-    assert_agrees(found, list(decode_all(data)))
-
-
 @given(record_bytes(), st.integers(1, 5) | st.just(FEW + 1))
 def test_a_batch_of_equal_records_agrees_too(one: bytes, count: int) -> None:
     records = Records.walk(one * count)

@@ -53,14 +53,6 @@ class Records:
         self.sizes = sizes
 
     @classmethod
-    def of_parts(cls, data: Bytes, parts: list[record.Parts]) -> "Records":
-        """Makes Records from parts that were located one by one.  Even `starts` and `sizes` are computed later."""
-        records = cls.__new__(cls)
-        records.data = data
-        records.parts = parts
-        return records
-
-    @classmethod
     def walk(cls, data: Any, count: int | None = None, sizes: Any = None) -> "Records":
         """Finds the records that fill `data` exactly, one behind the other.
 
@@ -95,24 +87,11 @@ class Records:
         return records
 
     def __len__(self) -> int:
-        return len(self.parts) if "starts" not in self.__dict__ else len(self.starts)
+        return len(self.starts)
 
     def __getitem__(self, rows: "slice | npt.NDArray[Any]") -> "Records":
         """Selects records by slice, index array or mask.  The result shares the buffer."""
         return Records(self.data, self.starts[rows], self.sizes[rows])
-
-    @cached_property
-    def starts(self) -> Positions:
-        return np.array([parts.start for parts in self.parts], np.int64)
-
-    @cached_property
-    def sizes(self) -> Positions:
-        return np.array([parts.size for parts in self.parts], np.int64)
-
-    @cached_property
-    def parts(self) -> list[record.Parts]:
-        """Each record as `record.locate` returns it, for callers that have a few records."""
-        return [record.locate(self.data.data, start) for start in self.starts.tolist()]
 
     # --- fixed fields -------------------------------------------------------------------------------------------------
 
@@ -496,7 +475,7 @@ class Records:
 
     def forget_stamp(self) -> None:
         """Forgets the columns that a stamp has changed."""
-        for column in ("_heads", "queue_offset", "commit_log_offset", "store_timestamp", "parts"):
+        for column in ("_heads", "queue_offset", "commit_log_offset", "store_timestamp"):
             self.__dict__.pop(column, None)
 
     def take_bytes(self) -> bytes:
