@@ -326,9 +326,9 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
     def _opened(self, user: User, method: str, right: Right, parse: Parse, request: Any, context: Context) -> OpenCall:
         return OpenCall(user, method, right, parse, request, context, self._gate.check)
 
-    # The following handlers are all handlers of streams, also for calls with one request: gRPC receives the request of
-    # such a handler only when the handler asks for it, but receives any other request before it calls the handler.  On
-    # the wire a call with one message is the same as a stream with one message.
+    # The following handlers are all stream handlers, also for calls with one request.  gRPC receives the request of a
+    # stream handler only when the handler asks for it, but any other request before it calls the handler.  On the wire
+    # a call with one message is the same as a stream with one message.
 
     def _unguarded(self, handler: Handler) -> Handler:
         parse: Parse = handler.request_deserializer or _as_it_is

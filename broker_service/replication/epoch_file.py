@@ -87,7 +87,10 @@ class EpochFile:
         self.epochs, self.begun_here, self.may_resume, self.is_noted = epochs, begun_here, may_resume, True
 
     def promise(self, promise: Promise) -> None:
-        """Writes and syncs a promise.  After an OSError it does not count, unless a restart finds it in the file."""
+        """Writes and syncs a promise.
+
+        After an OSError the promise does not count, unless a restart finds it in the file.
+        """
         before, self._promise = self._promise, promise
         try:
             self.save(self.epochs, begun_here=self.begun_here, may_resume=self.may_resume)

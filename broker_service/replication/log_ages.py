@@ -6,7 +6,7 @@ MOST = 4096  # samples; with more, every second one of the older half is dropped
 
 
 class LogAges:
-    """The log's ends at the times of the samples.  An age is exact to the time between two samples."""
+    """The log's ends at the times of the samples.  An age may be wrong by the time between two samples."""
 
     def __init__(self) -> None:
         self._ends: list[int] = []
