@@ -33,7 +33,7 @@ from tests.support.brokers import put, running, stub_of
 
 READS = {
     *("ListTopics", "TopicStatus", "ListSubGroups", "ConsumerProgress", "HaStatus", "BrokerStatus", "GetBrokerConfig"),
-    *("QueryMsgById", "QueryMsgByKey", "QueryMsgByOffset", "ListUsers", "ListAcls"),
+    *("QueryMsgById", "QueryMsgByKey", "QueryMsgByOffset", "ListUsers", "ListAcls", "ConsumerConnection"),
 }
 OF_ONE_BROKER = {"UpdateBrokerConfig", "PromoteSlave"}  # no slave gets them
 USERS = {"CreateUser", "UpdateUser", "DeleteUser", "CreateAcl", "UpdateAcl", "DeleteAcl"}
