@@ -71,8 +71,8 @@ def run(bench: Bench) -> None:
 
 @contextmanager
 def reading(reader: Driver, count: int) -> Iterator[Callable[[], bool]]:
-    """Reads the backlog as fast as possible until it or the block ends.  Yields a function that returns True while it
-    reads.
+    """Reads the backlog as fast as possible, to its end or until the block ends.  Yields a function that tells whether
+    the reading still goes on.
     """
     answers: list[object] = []
 

@@ -134,7 +134,10 @@ def start(bench: Bench, made: Spark, ours: OurCluster, peer: Kafka | Missing, nu
 
 
 def first_rows(made: Spark, more: Callable[[], Source]) -> Sample:
-    """Measures the time to the first rows of a new and of a restarted query.  `more` adds FEW rows at every call."""
+    """Measures the time to the first rows of a new and of a restarted query.
+
+    `more` returns a source that has FEW more rows than before.
+    """
     checkpoint = made.checkpoint()
     new = first_rows_ms(made, more(), checkpoint)
     return {"new_ms": new, "restarted_ms": first_rows_ms(made, more(), checkpoint)}

@@ -327,7 +327,7 @@ class LocalCluster:
         return ServerProcess(name, "broker", keys, self.folder, self.sleep)
 
     def kill(self, broker: ServerProcess) -> bool:
-        """Kills the broker.  Returns False if it does not run.  Any thread may call this method."""
+        """Kills the broker.  Returns False if the broker does not run.  Any thread may call this method."""
         with self._lock:
             was_running = broker.is_running()
             broker.kill()

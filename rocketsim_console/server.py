@@ -16,8 +16,8 @@ STOP_S = 2  # the time that open streams have to end
 
 @dataclass(frozen=True, slots=True)
 class Listen:
-    """The address on which the console listens.  With `cert` and `key` (PEM files) it uses TLS.  With `client_ca`,
-    browsers need a certificate of that CA.
+    """The address on which the console listens.  With `cert` and `key` (PEM files), the console uses TLS.  With
+    `client_ca`, browsers need a certificate of that CA.
     """
 
     bind: str = "127.0.0.1"

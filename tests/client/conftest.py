@@ -19,7 +19,7 @@ class RealPair(NamedTuple):
 
 
 def start_real_pair(processes: Processes, **keys: object) -> RealPair:
-    """A name server, and broker-a whose slave follows its master."""
+    """Starts a name server, and the pair broker-a, whose slave follows its master."""
     name_server = processes.start_namesrv()
     master, slave = processes.start_pair("broker-a", name_server, **keys)
     with Admin(name_server.address) as admin:
@@ -45,7 +45,9 @@ def cluster() -> Iterator[FakeCluster]:
 
 @pytest.fixture
 def real_pair(tmp_path: Path) -> Iterator[Callable[[str], RealPair]]:
-    """`real_pair(topic)`: a SYNC_MASTER and its slave, which both have the topic with four queues."""
+    """Yields a function: `real_pair(topic)` starts a SYNC_MASTER and its slave, which both have the topic with four
+    queues.
+    """
     with Processes(tmp_path) as processes:
 
         def start(topic: str) -> RealPair:

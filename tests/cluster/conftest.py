@@ -24,7 +24,7 @@ def namesrv(processes: Processes) -> ServerProcess:
 
 @pytest.fixture
 def alone() -> Iterator[Callable[[ServerProcess], OneBroker]]:
-    """`alone(process)`: calls to that broker without fallback."""
+    """Yields a function: `alone(process)` returns calls to that broker, without fallback to another one."""
     transport = GrpcTransport(Connection.of("127.0.0.1:1"))
     yield lambda process: OneBroker(process, transport)
     transport.close()
@@ -34,7 +34,9 @@ def alone() -> Iterator[Callable[[ServerProcess], OneBroker]]:
 def pair_with_topic(
     processes: Processes, namesrv: ServerProcess, alone: Callable[[ServerProcess], OneBroker]
 ) -> Callable[..., tuple[ServerProcess, ServerProcess]]:
-    """`pair_with_topic(**keys)`: a master and its slave, in sync, both with topic T."""
+    """Returns a function: `pair_with_topic(**keys)` starts a master and its slave, in sync, which both have the topic
+    T.
+    """
 
     def start(**keys: object) -> tuple[ServerProcess, ServerProcess]:
         master, slave = processes.start_pair("broker-a", namesrv, **keys)

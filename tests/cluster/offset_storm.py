@@ -12,8 +12,9 @@ Place = tuple[str, MessageQueue]  # a group and what it reads
 
 @dataclass(slots=True)
 class OffsetHistory:
-    """`floor` is the highest offset answered OK; `committed` is the last attempt of a committer, above which no query
-    may be."""
+    """The offsets of a storm.  `floor` is the highest offset that was answered OK.  `committed` is the last offset that
+    a committer has tried to commit, and no query may return a higher one.
+    """
 
     floor: dict[Place, int] = field(default_factory=dict)
     committed: dict[Place, int] = field(default_factory=dict)
@@ -47,7 +48,9 @@ class OffsetHistory:
             self.others[name] = self.others.get(name, 0) + 1
 
     def read(self, place: Place, offset: int, floor: int, who: str) -> None:
-        """`floor`: the highest offset that had been answered OK when the query was sent."""
+        """Checks an offset that a query returned.  `floor` is the highest offset that was answered OK before the query
+        was sent.
+        """
         with self.lock:
             self.reads += 1
             self.reads_of_slaves += who != "broker id 0"
@@ -59,8 +62,9 @@ class OffsetHistory:
 
 
 class OffsetStorm:
-    """Each group has a thread that commits ever higher offsets, and one that queries: the master first, then its
-    slave."""
+    """Commits and queries offsets.  Each group has a thread that commits rising offsets, and a thread that queries the
+    master first, then its slave.
+    """
 
     def __init__(self, name_server: str, queues: list[MessageQueue], groups: int, end: int) -> None:
         self.history = OffsetHistory()
@@ -124,7 +128,7 @@ class OffsetStorm:
             self._stop.wait(0.002)
 
     def _committed(self, group: str, cluster: Cluster) -> tuple[dict[MessageQueue, int], int]:
-        """As `Cluster.committed`, and which broker answered."""
+        """Returns the same as `Cluster.committed`, and the id of the broker that answered."""
         first = self._queues[0]
         answer = cluster.ask(
             first.topic,

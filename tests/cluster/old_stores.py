@@ -43,7 +43,7 @@ TOPICS = ("Many", "Few")
 
 
 def facts(broker: OneBroker) -> dict[str, Any]:
-    """What one broker serves, as in the JSON file."""
+    """Returns what one broker serves, in the form of the JSON file."""
     return {
         "messages": {
             topic: {f"{queue}/{offset}": _short(one.body) for (queue, offset), one in broker.messages(topic).items()}
@@ -61,7 +61,7 @@ def _short(body: bytes) -> str:
 
 
 def promote(name_server: ServerProcess, slave: ServerProcess, role: str = "SYNC_MASTER") -> None:
-    """Promotes as soon as the master's death is noticed."""
+    """Promotes the slave as soon as the name server notices the master's death."""
 
     def promoted() -> bool:
         try:

@@ -37,7 +37,7 @@ class OneBroker:
         epoch: int = 0,
         **properties: str,
     ) -> Acknowledged:
-        """One frame with these bodies; `properties` go to each of them (WAIT, DELAY, KEYS, TAGS)."""
+        """Sends one frame with these bodies.  Each message gets `properties` (WAIT, DELAY, KEYS, TAGS)."""
         encoded = [
             record.encode_properties({**properties, record.PROPERTY_UNIQ_KEY: uuid.uuid4().hex.upper()}) for _ in bodies
         ]
@@ -46,7 +46,7 @@ class OneBroker:
         return self.transport.sends.send(self.address, outgoing, call, timeout_s)
 
     def bounds(self, topic: str) -> dict[int, tuple[int, int]]:
-        """Smallest offset and end by queue id; empty for an unknown topic."""
+        """Returns the smallest offset and the end of each queue, by queue id.  An unknown topic has no queues."""
         try:
             answer = self.transport.reads.queue_bounds(self.address, topic, [], 5.0)
         except TopicNotExist:
@@ -54,7 +54,7 @@ class OneBroker:
         return {queue_id: (bounds.min_offset, bounds.max_offset) for queue_id, bounds in answer.items()}
 
     def messages(self, topic: str) -> dict[tuple[int, int], record.Record]:
-        """All messages that it serves, by (queue id, queue offset)."""
+        """Returns all messages that the broker serves, by (queue id, queue offset)."""
         found: dict[tuple[int, int], record.Record] = {}
         for queue_id, (start, end) in self.bounds(topic).items():
             at = start
@@ -93,7 +93,9 @@ class OneBroker:
         )
 
     def _when_it_answers_for_offsets(self, call: Callable[[], OffsetsAnswer]) -> OffsetsAnswer:
-        """A master that has just started refuses until it has what its slave took meanwhile."""
+        """Repeats the call until the broker answers it.  A master that has just started refuses until it has the
+        offsets that its slave took meanwhile.
+        """
 
         def look() -> OffsetsAnswer | None:
             try:
@@ -123,7 +125,7 @@ class OneBroker:
         wait_until(made, f"{self.process.name} takes writes")
 
     def wait_for_topic(self, topic: str) -> "OneBroker":
-        """Topics reach a slave beside the log, a moment later."""
+        """Waits until the broker has the topic.  Topics reach a slave apart from the log, a moment later."""
         wait_until(lambda: self.bounds(topic), f"{self.process.name} knows topic {topic}")
         return self
 

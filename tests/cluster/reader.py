@@ -11,8 +11,11 @@ MOST = 2_000  # messages of one pull; the brokers' own limit may be lower
 
 
 class Reader:
-    """Reads in a thread of its own.  `faults`: what must never happen.  `taken_back`: what may only happen in a mode
-    in which a promotion may lose messages: a queue that ends earlier, a lower committed offset."""
+    """A thread that reads all messages again and again.
+
+    `faults` has what must never happen.  `taken_back` has what may happen only in a mode in which a promotion may lose
+    messages: a queue that ends earlier, or a lower committed offset.
+    """
 
     def __init__(self, name_server: str, group: str) -> None:
         self.seen: dict[tuple[int, int], bytes] = {}

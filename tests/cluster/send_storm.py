@@ -21,7 +21,7 @@ GROUPS = 3  # message groups; every fourth message is of one
 
 @dataclass(slots=True)
 class History:
-    """What the senders know.  Bodies are unique, so a body identifies its message."""
+    """What the senders know of their messages.  Bodies are unique, so a body identifies its message."""
 
     ok: dict[bytes, tuple[int, int]] = field(default_factory=dict)  # body -> (queue id, queue offset)
     stored: dict[bytes, tuple[int, int]] = field(default_factory=dict)  # on the master, not surely on the slave
@@ -45,7 +45,7 @@ class History:
 
 
 class SendStorm:
-    """Sends `rate` messages a second to one topic from a thread of its own until `stop`."""
+    """A thread that sends `rate` messages a second to one topic until `stop`."""
 
     def __init__(self, name_server: str, topic: str, rate: float, seed: int) -> None:
         self.history = History()
@@ -100,7 +100,9 @@ class SendStorm:
 
 
 def check(history: History, found: dict[tuple[int, int], bytes], excused: Set[bytes] = frozenset()) -> None:
-    """`found` is everything one broker serves, by (queue id, queue offset); `excused` is what the mode may lose."""
+    """Checks `found`, all that one broker serves by (queue id, queue offset), against the history.  The mode allows the
+    loss of `excused`.
+    """
     lost = [body[:8] for body, place in history.ok.items() if found.get(place) != body and body not in excused]
     assert not lost, f"{len(lost)} acknowledged messages are not where they were acknowledged: {lost[:5]} ({history})"
     read = Counter(found.values())

@@ -32,9 +32,9 @@ SIZES = {
 
 
 class RocketMQStore:
-    """The store of a RocketMQ whose clock says `now_ms`; leaving the context stops it cleanly.
+    """The store of a RocketMQ broker whose clock says `now_ms`.  At the end of the context, the broker stops cleanly.
 
-    `offsets`: queue id -> offset that a group has committed, in RocketMQ's way for the group of the revive topic.
+    `offsets` maps a group and a topic to the committed offsets by queue id.
     """
 
     def __init__(self, root: Path, now_ms: int) -> None:
@@ -75,7 +75,9 @@ class RocketMQStore:
     def popped(
         self, group: str, topic: str, *offsets: int, at: int, invisible: int = 60_000, waits: bool = True, **more: Any
     ) -> None:
-        """A checkpoint; the offsets are of queue 0.  `waits`: it is in the timer topic, else in the revive topic."""
+        """Writes a checkpoint for offsets of queue 0.  With `waits`, the checkpoint is in the timer topic, else in the
+        revive topic.
+        """
         body = {"bm": 0, "bn": "lab", "c": group, "d": [one - offsets[0] for one in offsets], "it": invisible}
         body |= {"n": len(offsets), "pt": at, "q": 0, "ro": 0, "so": offsets[0], "sp": False, "t": topic, **more}
         self._append("ck", body, at + invisible - 1000, waits)
@@ -87,7 +89,7 @@ class RocketMQStore:
         self._append("ack", body, at + invisible, waits)
 
     def waits(self, topic: str, body: str, deliver_ms: int) -> None:
-        """A user's message with a delivery time."""
+        """Writes a user's message with a delivery time."""
         one = Record(topic, body.encode(), properties={"UNIQ_KEY": body})
         self._store.append_one(timer_record.waiting_record(one, deliver_ms, self.now_ms), self.now_ms, HOST)
 

@@ -25,7 +25,7 @@ HOUR_MS = 3_600_000
 
 
 def in_an_hour(node: BrokerNode) -> None:
-    """All that it has taken is due."""
+    """Moves the broker's clock two hours ahead, so that everything that waits becomes due."""
     real = node.broker.now_ms
     goes_by(node.broker, lambda: real() + 2 * HOUR_MS)
     node.consumption.timer_delivery.loop.wake()

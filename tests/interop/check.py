@@ -88,7 +88,7 @@ def requests(ours: list[Line]) -> Iterator[tuple[str, ...]]:
 
 
 def keys(ours: list[Line]) -> dict[tuple[str, str], list[int]]:
-    """Some keys of user topics, and where in the log the messages with them are."""
+    """Returns some keys of user topics, and the log offsets of the messages with each key."""
     found: dict[tuple[str, str], list[int]] = {}
     for line in ours:
         if line["kind"] == "message" and line["keys"] and is_user_topic(line["topic"]):
@@ -103,7 +103,7 @@ def is_user_topic(topic: str) -> bool:
 
 
 def compare(ours: list[Line], theirs: list[Line], outcome: Outcome) -> None:
-    """Counts what is equal and notes what differs."""
+    """Counts the equal lines, and notes the lines that differ."""
     delayed = any(line["kind"] == "queue" and line["topic"].startswith("SCHEDULE_TOPIC_") for line in ours)
     bounds = {(line["topic"], line["queueId"]): line for line in ours if line["kind"] == "queue"}
     messages = {

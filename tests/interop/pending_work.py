@@ -41,14 +41,14 @@ NAMES = {f"work-{number}" for number in range(12)} | {"g-1", *STEPS_LEFT} | TIME
 
 @asynccontextmanager
 async def broker(root: Path, clock_ms: int) -> AsyncIterator[tuple[BrokerNode, Client]]:
-    """A master whose clock differs by that much."""
+    """Yields a master whose clock differs from the real time by `clock_ms`."""
     async with running(root, **KEYS) as node, client_of(node) as client:
         goes_by(node.broker, lambda: time.time_ns() // 1_000_000 + clock_ms)
         yield node, client
 
 
 async def make(root: Path) -> None:
-    """The store of a broker that was stopped cleanly."""
+    """Makes the store of a broker that was stopped cleanly."""
     async with broker(root, -HOUR_MS) as (node, client):
         for name, (of_type, queues) in TOPICS.items():
             node.topics.update(TopicConfig(name, queues, queues, attributes={"message.type": of_type}), 0)
@@ -109,7 +109,7 @@ async def _trades(client: Client) -> None:
 
 
 async def complete(root: Path) -> dict[str, list[str]]:
-    """What a broker that is two hours fast delivers to each group, in that order, until nothing is left."""
+    """Returns what a broker whose clock is two hours fast delivers to each group, in order, until nothing is left."""
     received: dict[str, list[str]] = {}
     async with broker(root, 2 * HOUR_MS) as (node, client):
         await end(client, "open", d.COMMIT)
@@ -128,7 +128,7 @@ async def complete(root: Path) -> dict[str, list[str]]:
 
 
 async def sent(client: Client, one: d.Message) -> str:
-    """Its recall handle."""
+    """Sends the message, and returns its recall handle."""
     answer = await client.send(one)
     assert answer.status.code == d.OK, answer
     return str(answer.entries[0].recall_handle)
@@ -141,7 +141,7 @@ async def end(client: Client, name: str, resolution: d.TransactionResolution) ->
 
 
 async def pop(node: BrokerNode, group: str, topic: str) -> dict[str, Delivery]:
-    """All that there is now, for an hour, by body."""
+    """Pops all messages that are there now, for an hour.  Returns the deliveries by body."""
     popped = await node.consumption.pop(Pop(group=group, topic=topic, client_id="me", invisible_ms=HOUR_MS))
     return {record.decode(one.record).body.decode(): one for one in popped.deliveries}
 

@@ -22,12 +22,12 @@ HERE = Path(__file__).parent
 
 
 def read(rocketmq: RocketMQ, requests: list[tuple[str, ...]]) -> list[dict[str, Any]]:
-    """See Reader.java."""
+    """Returns what Reader.java reads for these requests."""
     return _run(rocketmq, "Reader.java", requests)
 
 
 def pop(rocketmq: RocketMQ, requests: list[tuple[str, ...]]) -> list[dict[str, Any]]:
-    """What it pops, having sent and acknowledged; see Popper.java."""
+    """Returns what Popper.java pops for these requests, after it has sent and acknowledged messages."""
     return _run(rocketmq, "Popper.java", requests)
 
 
@@ -40,7 +40,7 @@ def _run(rocketmq: RocketMQ, program: str, requests: list[tuple[str, ...]]) -> l
 
 
 class MqAdmin:
-    """mqadmin in one JVM, as its commands take seconds each to start."""
+    """Runs commands of mqadmin in one JVM, because each start of mqadmin takes seconds."""
 
     def __init__(self, version: str, home: Path) -> None:
         home.mkdir(parents=True)
@@ -58,7 +58,7 @@ class MqAdmin:
             )
 
     def run(self, line: str) -> str:
-        """What the command prints, its errors, too, without the lines that Logback prints about itself at first."""
+        """Returns the output and the errors of the command, without Logback's first lines about itself."""
         assert self.process.stdin is not None and self.process.stdout is not None
         self.process.stdin.write("\t".join(line.split()).encode() + b"\n")
         self.process.stdin.flush()

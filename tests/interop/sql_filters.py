@@ -224,7 +224,7 @@ def rows() -> list[dict[str, str]]:
 
 
 def expressions(seed: int, count: int) -> list[str]:
-    """Random ones, most of them valid."""
+    """Returns random expressions, most of them valid."""
     rng = random.Random(seed)
 
     def operand() -> str:
@@ -259,7 +259,7 @@ def expressions(seed: int, count: int) -> list[str]:
 
 
 def outcomes(texts: Sequence[str], folder: Path) -> Outcomes:
-    """What the real filter says of `rows()`."""
+    """Returns the results of the real filter for `rows()`."""
     messages, filters = folder / "rows", folder / "expressions"
     lines = ["\t".join(word for pair in row.items() for word in pair) for row in rows()]
     messages.write_text("".join(line + "\n" for line in lines), encoding="utf-8")

@@ -36,7 +36,7 @@ def config(root: Path, *, reserved_h: int = 1_000_000) -> StoreConfig:
 
 
 def make_stores(directory: Path) -> dict[str, Path]:
-    """Name -> store directory; the same on every run."""
+    """Makes the stores, which are the same in every run.  Returns name -> store directory."""
     makers: dict[str, Callable[[Path, Path], None]] = {
         "master": lambda root, _: _master(root),
         "slave": _slave,
@@ -51,7 +51,7 @@ def make_stores(directory: Path) -> dict[str, Path]:
 
 
 def _master(root: Path) -> None:
-    """Stopped cleanly."""
+    """Makes the store of a master that was stopped cleanly."""
     store = MessageStore.open(config(root), NOW)
     _fill(store, random.Random(1), NOW)
     store.close()
@@ -59,7 +59,9 @@ def _master(root: Path) -> None:
 
 
 def _slave(root: Path, master: Path) -> None:
-    """All of the master's log, in frames; then killed: nothing is closed, and `abort` stays."""
+    """Makes the store of a slave that has copied the master's whole log and was then killed: no file was closed, and
+    `abort` stays.
+    """
     source = MessageStore.open(config(master), NOW)
     store = MessageStore.open(config(root), NOW)
     at = source.min_offset
@@ -72,7 +74,7 @@ def _slave(root: Path, master: Path) -> None:
 
 
 def _trimmed(root: Path, _master: Path) -> None:
-    """Filled; retention has deleted its oldest log files."""
+    """Makes a store of several log files, of which retention has deleted the oldest."""
     later = NOW + 100 * 3_600_000
     store = MessageStore.open(config(root, reserved_h=72), NOW)
     _fill(store, random.Random(2), NOW)
@@ -84,7 +86,7 @@ def _trimmed(root: Path, _master: Path) -> None:
 
 
 def _golden(root: Path) -> None:
-    """RocketMQ's own store, opened and appended to by ours."""
+    """Makes a store that RocketMQ wrote, and that our broker has opened and appended to."""
     unpack_golden(root)
     store = MessageStore.open(config(root), NOW)
     _append(store, "golden_plain", np.arange(200) % 4, random.Random(4), NOW)
@@ -134,7 +136,7 @@ def _properties(message_id: str, number: int, chance: random.Random) -> bytes:
 
 
 def topic_config(name: str, queues: int) -> dict[str, Any]:
-    """As it stands in topics.json."""
+    """Returns a topic's entry in topics.json."""
     return {
         "attributes": {},
         "order": False,
@@ -148,7 +150,7 @@ def topic_config(name: str, queues: int) -> dict[str, Any]:
 
 
 def _write_config(root: Path) -> None:
-    """The configuration files that RocketMQ needs to serve a store."""
+    """Writes the configuration files that RocketMQ needs to serve a store."""
     topics = {name: topic_config(name, queues) for name, queues in TOPICS.items()}
     version = {"counter": 1, "stateVersion": 0, "timestamp": NOW}
     JsonFile(root / "config" / "topics.json").save({"dataVersion": version, "topicConfigTable": topics})

@@ -29,7 +29,7 @@ MIDNIGHT_MS = 1_795_132_800_000  # of the day on which every simulation begins
 
 
 class Clock:
-    """A machine's time of day: off by a constant, and it may jump."""
+    """A machine's time of day: it differs from the simulation's time by a constant, and it may jump."""
 
     def __init__(self, loop: VirtualLoop, off_ms: int) -> None:
         self._loop = loop
@@ -47,7 +47,7 @@ class Clock:
 
 
 class Broker:
-    """`run` counts its processes.  `ended` says why the last one ended by itself, if it did."""
+    """A simulated broker.  `run` counts its processes.  If the last process ended by itself, `ended` says why."""
 
     def __init__(self, loop: VirtualLoop, wire: Wire, broker_id: int, chance: random.Random, **settings: Any) -> None:
         self.broker_id = broker_id
@@ -87,12 +87,12 @@ class Broker:
 
     @property
     def serves(self) -> bool:
-        """Whether its start is over."""
+        """Returns True once the broker has started."""
         return self.is_up and self.node is not None
 
     @property
     def live(self) -> BrokerNode:
-        """The node; only while it serves."""
+        """Returns the broker's node.  Call this method only while the broker serves."""
         assert self.node is not None
         return self.node
 
@@ -171,12 +171,12 @@ class Broker:
         process.die()
 
     def ask_to_stop(self) -> None:
-        """SIGTERM."""
+        """Stops the process as SIGTERM does."""
         if not self._stopping.done():
             self._stopping.set_result(None)
 
     def kill(self) -> None:
-        """SIGKILL: what was written stays written."""
+        """Kills the process as SIGKILL does: what was written stays written."""
         assert self.process is not None
         self.disk.pull_the_plug()
         self.process.die()
@@ -187,7 +187,7 @@ class Broker:
         self.kill()
 
     def doom(self, calls: int, *, powerless: bool) -> None:
-        """It will die in the middle of its disk's call number `calls` from now."""
+        """Makes the broker die in the middle of a call to its disk: the call number `calls` from now."""
         self.disk.stop_at = self.disk.calls + calls
         self._powerless = powerless
 
@@ -196,20 +196,21 @@ class Broker:
         self._powerless = False
 
     def fail(self, call: str, chance: random.Random, error: int = errno.EIO) -> int:
-        """One of the next calls of this kind on its disk fails; returns which."""
+        """Makes one of the next calls of this kind on the broker's disk fail, and returns which one."""
         nth = chance.choice((1, 2, 4, 8))
         self.disk.fail(call, error, nth=nth, part=chance.random())
         return nth
 
     @property
     def has_failed_disk(self) -> bool:
-        """Whether a write or sync of its disk has failed since an operator looked after the disk."""
+        """Returns True if a write or sync of the disk has failed since an operator last looked after the disk."""
         return any(fault.nth <= 0 and fault.call not in READS for fault in self.disk.faults)
 
     def may_refuse_to_start(self, error: str, unread: list[Path], *, lacks_room: bool) -> bool:
-        """Whether the error of a start is allowed: it names what cannot be read or where the log is damaged, or says
-        that the disk `lacks_room` for files that a power loss or a death in an append left out.
+        """Returns True if a start may fail with this error.
 
+        The error must name the file that cannot be read or the place where the log is damaged.  Or it says that the
+        disk has no room (`lacks_room`) for files that a power loss left out, or a death in the middle of an append.
         docs/when-it-breaks.md says when that happens.
         """
         is_for_room = lacks_room and f"opening {self.root}: no room on the disk" in error
@@ -225,21 +226,21 @@ class Broker:
         return begin == end or any(offset < end and offset > begin - LOG_FILE for offset in offsets)
 
     def in_log(self, damage: Damage) -> tuple[int, int]:
-        """The range of log offsets that is damaged; (0, 0) for another file."""
+        """Returns the range of log offsets that is damaged, or (0, 0) if the file is no log file."""
         if damage.path.parent != self.root / "commitlog":
             return 0, 0
         start = int(damage.path.name)
         return start + damage.begin, start + damage.end
 
     def has_not_read(self, begin: int, end: int) -> bool:
-        """Whether a read of these bytes of its log has ever failed."""
+        """Returns True if a read of these bytes of the log has ever failed."""
         sectors = {
             (self._log_file(offset), offset % LOG_FILE // SECTOR) for offset in (*range(begin, end, SECTOR), end - 1)
         }
         return not sectors.isdisjoint(self.disk.unread_sectors)
 
     def fill(self, pages_left: int = 0) -> None:
-        """Another program takes all the room except for a few pages."""
+        """Makes another program take all the room of the disk except for a few pages."""
         self.disk.make_room(pages_left * PAGE)
         self.is_full = True
 
@@ -250,7 +251,9 @@ class Broker:
         self.is_full = self.lacks_files = False
 
     def make_slave(self) -> None:
-        """An operator changes its configuration, and tries again if the disk refuses it once."""
+        """Changes the broker's configuration as an operator does who makes it a slave, and tries again if the disk
+        refuses once.
+        """
         self.is_master = False
         try:
             self._forget_role()
@@ -263,14 +266,16 @@ class Broker:
         self.disk.sync_directory(self.root / "rocketsim")
 
     def empty(self) -> None:
-        """An operator deletes its files while it is down, to have everything copied from the master."""
+        """Deletes the files of the broker while it is down, as an operator does who wants everything copied from the
+        master.
+        """
         before, self.disk = self.disk, Disk()
         self.disk.make_directory(self.root)
         self.disk.watch, self.disk.removed = before.watch, before.removed
         self.is_master = False
 
     def _died(self, process: Process) -> None:
-        """After a kill, a power loss or an error: the disk becomes what the next process finds."""
+        """After a kill, a power loss or an error, leaves on the disk what the next process finds there."""
         powerless, self._powerless = self._powerless, False
         for callback in self.on_death:
             callback(self, powerless)
@@ -294,11 +299,11 @@ class Broker:
 
     @property
     def leads(self) -> bool:
-        """Whether it is a master by its configuration or a promotion, running or not."""
+        """Returns True if the broker is a master by its configuration or by a promotion.  The broker need not run."""
         return self.is_master or self.role_epoch() > 0
 
     def role_epoch(self) -> int:
-        """The epoch with which an operator promoted it; 0 without a promotion."""
+        """Returns the epoch with which an operator promoted the broker, or 0 if nobody did."""
         content = self.disk.as_written(self.root / "rocketsim" / "role.json", durable=False)
         return int(json.loads(content)["epoch"]) if content else 0
 
@@ -307,8 +312,11 @@ class Broker:
         return self.standing is Standing.WRITABLE
 
     def log(self, begin: int, end: int, *, durable: bool = False, as_written: bool = False) -> bytes:
-        """Log bytes as the next process finds them after a kill; `durable`: what no power loss can take; `as_written`:
-        without the damage that the disk has done."""
+        """Returns the log's bytes as the next process finds them after a kill.
+
+        With `durable`, returns only the bytes that no power loss can take.  With `as_written`, returns the bytes
+        without the damage that the disk has done.
+        """
         content_of = self.disk.as_written if as_written else self.disk.content
         pieces = []
         while begin < end:
@@ -333,7 +341,9 @@ class Broker:
 
 
 def what_is_wrong(end: int, flushed: int | None, readable: int | None) -> str:
-    """Why a start should have been refused, by what the disk has noted as flushed; empty if it is right."""
+    """Compares with the offset that the disk has noted as flushed, and returns why a start should have been refused.
+    Returns an empty text if the start was right.
+    """
     if flushed is None:
         return ""
     if readable is None and flushed:
@@ -344,7 +354,7 @@ def what_is_wrong(end: int, flushed: int | None, readable: int | None) -> str:
 
 
 class _Shutdown:
-    """An Event that a future of the process's own loop represents."""
+    """A shutdown event that waits on the process's own loop."""
 
     def __init__(self, future: Any) -> None:
         self._future = future
@@ -387,7 +397,7 @@ class NameServer:
 
 
 class _Never:
-    """A shutdown that is never asked for."""
+    """A shutdown event that never comes."""
 
     def is_set(self) -> bool:
         return False

@@ -103,7 +103,9 @@ class Clients:
     # --- consumers ------------------------------------------------------------------------------------------------
 
     def pull(self, broker: "Broker", chance: random.Random) -> str:
-        """Pulls from the beginning, the middle or where the last answer said; some calls are held."""
+        """Pulls from the beginning, from the middle or from where the last answer ended.  The broker holds some of
+        these calls.
+        """
         topic, queue = chance.choice(TOPICS), chance.randrange(QUEUES)
         place = self._place.get((topic, queue), START)
         offset, read_in = chance.choice((START, place, place, (chance.randint(0, 60), None)))
@@ -132,7 +134,9 @@ class Clients:
         return f"pull {topic}:{queue} from {offset} at {broker.name}"
 
     def pull_range(self, broker: "Broker", chance: random.Random) -> str:
-        """Of all queues: as far as they went when somebody looked, or further than they go."""
+        """Pulls a range of every queue.  A range ends where the queue ended when a client last looked, or beyond the
+        queue's end.
+        """
         ranges = []
         for topic, queue in itertools.product(TOPICS, range(QUEUES)):
             until, read_in = chance.choice((self._planned.get((topic, queue), (1000, None)), (1000, None)))
@@ -152,7 +156,7 @@ class Clients:
         return f"pull ranges at {broker.name}"
 
     def look(self, broker: "Broker", chance: random.Random) -> str:
-        """How far a topic's queues go, and where they were some seconds ago."""
+        """Asks how far the queues of a topic go, and where they were some seconds ago."""
         topic = chance.choice(TOPICS)
         bounds = broker_pb2.QueueBoundsRequest(topic=topic)
         at_ms = broker.clock.now_ms() - chance.choice((100, 1000, 5000, 20_000))
@@ -170,7 +174,7 @@ class Clients:
         return f"look at {topic} at {broker.name}"
 
     def commit(self, broker: "Broker", chance: random.Random) -> str:
-        """Commits an offset up to what was read."""
+        """Commits an offset that is not beyond what the group has read."""
         topic, queue = chance.choice(TOPICS), chance.randrange(QUEUES)
         offset = chance.randint(0, self._next_to_read.get((topic, queue), 0))
         return self.commit_offset(broker, chance.choice(GROUPS), topic, queue, offset)
@@ -197,7 +201,7 @@ class Clients:
         return f"query offsets at {broker.name}"
 
     def query_name(self, group: str) -> str:
-        """As rocketsim_client asks: the master, and all slaves while none answers."""
+        """Queries a group's offsets as rocketsim_client does: asks the master, and if no master answers, all slaves."""
         promises = self._world.promises.offsets
         asked = promises.standing_of(group)
         request = broker_pb2.QueryOffsetsRequest(consumer_group=group)

@@ -29,7 +29,9 @@ QUEUES_EVERY = 8  # points: to compare them takes as long as all the rest
 
 
 class CrashPoints:
-    """`points`: (broker, run, number of the call, whether the power goes)."""
+    """The points at which brokers die.  Each of `points` is (broker, run, number of the call, whether the machine loses
+    its power).
+    """
 
     def __init__(self, world: World) -> None:
         self.points: set[tuple[int, int, int, bool]] = set()

@@ -17,10 +17,10 @@ Act = Callable[["Broker", random.Random], None]
 
 
 def play(world: World, act: Act, *, bad_disks: bool = False, full_disks: bool = False) -> "Broker":
-    """Acts at whoever is master, and returns the master that is left in the end, when all brokers are well.
+    """Calls `act` with one master after another while brokers die.  Returns the last master, when all brokers are well.
 
-    `bad_disks`: their calls fail, some for want of room, and sectors go bad, too.  `full_disks`: they have no room for
-    a while, for a world that deletes no messages then.
+    With `bad_disks`, calls of the disks fail, some because there is no room, and sectors go bad.  With `full_disks`,
+    disks have no room for a while; use it only for a world that deletes no messages meanwhile.
     """
     chance = random.Random(world.seed)
 
@@ -68,10 +68,12 @@ def _master(world: World) -> "Broker | None":
 
 
 def loses_nothing(world: World) -> bool:
-    """Whether the mode is the one in which nothing that is done here takes back a final answer."""
+    """Returns True if no fault of this play can take back a final answer in the world's mode."""
     return world.levels.sync_master and world.levels.sync_flush
 
 
 def has_slave_in_sync(broker: "Broker") -> bool:
-    """Without one a SYNC_MASTER settles alone, which its answer does not say (docs/consumption.md)."""
+    """Returns True if a slave is in sync.  A SYNC_MASTER without such a slave settles alone, and its answer does not
+    say so (docs/consumption.md).
+    """
     return broker.node is not None and any(slave.in_sync for slave in broker.node.status.slaves())

@@ -46,7 +46,9 @@ OK = broker_pb2.SendResponse.PUT_OK
 
 
 class Term(NamedTuple):
-    """Of a master.  In it nothing is lost of what it has done, whatever its disk and its slave have of it."""
+    """The term of a master.  All that the master has done in its term stays, whatever its disk and its slave have of
+    it.
+    """
 
     broker_id: int
     epoch: int
@@ -62,7 +64,9 @@ class Place(NamedTuple):
 
 @dataclass(eq=False)
 class Delivery:
-    """Exclusive from some moment in `began` to `received` until `until` or later; times of the simulation."""
+    """A delivery of a message, as times of the simulation.  The delivery is exclusive from some moment between `began`
+    and `received` until `until` or later.
+    """
 
     group: str
     body: bytes
@@ -77,15 +81,19 @@ class Delivery:
 
 @dataclass(eq=False)
 class Settlement:
-    """An ack, or a move to the dead letters."""
+    """The end of a message for a group: an ack, or a move to the dead letters."""
 
     change: Change
     is_forward: bool
 
 
 class Deliveries:
-    """With SYNC_MASTER and SYNC_FLUSH nothing that is done here takes back a final answer.  In other modes a master may
-    lack the end of what another one had, or it had itself before its power went; what is in its log stands."""
+    """The deliveries of a play, and what they promise.
+
+    With SYNC_MASTER and SYNC_FLUSH, no fault of the play takes back a final answer.  In other modes a master may lack
+    the end of another master's log, or the end of its own log before its power went.  What is in the master's log
+    stays.
+    """
 
     def __init__(self, world: "World") -> None:
         self._world = world
@@ -102,7 +110,7 @@ class Deliveries:
     # --- clients --------------------------------------------------------------------------------------------------
 
     def make_groups(self, broker: "Broker") -> None:
-        """Only of one of them messages become dead letters."""
+        """Creates the groups.  In only one of the groups, messages become dead letters."""
         for name in GROUPS:
             group = metadata_pb2.SubscriptionGroupConfig(
                 group_name=name,
@@ -216,7 +224,9 @@ class Deliveries:
         self._spawn(broker, consumption_pb2_grpc.ConsumptionStub, work)
 
     def _forward(self, broker: "Broker", chance: random.Random) -> None:
-        """As RocketMQ 5's clients do it, whose port is not simulated: so the call is made in the broker."""
+        """Forwards messages to the dead letters as RocketMQ 5's clients do.  The call is made inside the broker,
+        because the port of those clients is not simulated.
+        """
         for delivery in self._some(chance):
             answered = self._settle(broker, delivery, is_forward=True)
             self._forwards.add((delivery.group, delivery.body))
@@ -235,7 +245,9 @@ class Deliveries:
             broker.process.spawn(work())
 
     def _settle(self, broker: "Broker", delivery: Delivery, *, is_forward: bool) -> Any:
-        """To be called when a client asks for it; it returns what is to be called with the answer."""
+        """Notes that a client asks for the settlement.  Returns a function that must be called with the broker's
+        answer.
+        """
         settlement = Settlement(Change.asked(broker), is_forward)
         settlements = self._settlements[delivery.group, delivery.body]
         settlements.append(settlement)
@@ -267,7 +279,7 @@ class Deliveries:
             self._spawn(broker, consumption_pb2_grpc.ConsumptionStub, work)
 
     def _some(self, chance: random.Random) -> Iterator[Delivery]:
-        """Deliveries whose consumer has decided now; some it forgets."""
+        """Yields deliveries whose consumer has decided now.  Consumers forget some of their deliveries."""
         for _ in range(min(len(self._kept), chance.choice((1, 4, 16)))):
             delivery = self._kept.pop(chance.randrange(len(self._kept)))
             if chance.random() < 0.8:
@@ -312,7 +324,9 @@ class Deliveries:
             raise PromiseBroken(what)
 
     def _may_lack_a_copy(self, body: bytes) -> bool:
-        """Whether the record that moved it could not be read at some time: then it is where it was, too."""
+        """Returns True if the record that moved the message was unreadable at some time.  The message may then also be
+        where it was before.
+        """
         unread = [broker for broker in self._world.brokers if broker.disk.unread_sectors]
         return any(
             broker.has_not_read(one.commit_log_offset, one.commit_log_offset + len(record.encode(one)))
@@ -323,7 +337,7 @@ class Deliveries:
         )
 
     def _settled_at(self, key: tuple[str, bytes], history: History) -> float:
-        """Since when it is settled for good for a master with that history."""
+        """Returns the time since which the message is settled for good, for a master with that history."""
         return min(
             (one.change.answered_at for one in self._settlements.get(key, ()) if one.change.is_in(history)),
             default=NEVER,
@@ -333,13 +347,15 @@ class Deliveries:
         return any(one.change.may_be_in(history) for one in self._settlements.get(key, ()))
 
     def _waited_behind_another(self, key: tuple[str, bytes], settled_at: float, history: History) -> bool:
-        """In order, what is settled comes again if a message before it is not at that time, as in RocketMQ."""
+        """Returns True if a settled message may come again because an earlier message of its order was not settled at
+        that time.  RocketMQ delivers such messages again, too.
+        """
         group, body = key
         earlier = self._before(body, history) if group == IN_ORDER else ()
         return not all(self._settled_at((group, other), history) < settled_at for other in earlier)
 
     def _earlier(self, body: bytes, history: History) -> set[bytes]:
-        """What was stored before it, and no client has asked to end."""
+        """Returns the messages that were stored before this one, and that no client has asked to settle."""
         return {
             other
             for other in self._before(body, history)
@@ -347,7 +363,7 @@ class Deliveries:
         }
 
     def _before(self, body: bytes, history: History) -> Iterator[bytes]:
-        """What is before it in its queue and message group."""
+        """Yields the messages before this one in its queue and message group."""
         if (place := self._places.get(body)) is not None:
             for other, at in self._places.items():
                 is_before = at[:2] == place[:2] and at.queue_offset < place.queue_offset
@@ -363,7 +379,9 @@ class Deliveries:
             last[key, queue] = offset
 
     def left(self, group: str, broker: "Broker") -> set[bytes]:
-        """What is in the log and not settled; what was asked for without an answer may have done it."""
+        """Returns the messages that are in the log and not settled.  A message whose settlement was asked for but not
+        answered may be settled.
+        """
         history = History.of(broker)
         sent = {one.body for one in self._world.promises.records(broker) if one.topic == TOPIC}
         if self._loses_nothing:
@@ -373,7 +391,7 @@ class Deliveries:
         }
 
     def drain(self, broker: "Broker") -> None:
-        """Consumers that acknowledge all that they are given, until there is nothing any more."""
+        """Consumes and acknowledges all messages until no more come."""
         for _ in range(100):
             self.raise_what_is_broken()
             given = sum(map(len, self._given.values()))
@@ -393,7 +411,7 @@ class Deliveries:
             raise PromiseBroken(f"never delivered, or never acknowledged: {left}")
 
     def _look_at_copies(self, broker: "Broker") -> None:
-        """Each is the settlement of one delivery, and no other one has settled that."""
+        """Checks that each copy is the settlement of one delivery, and that no other copy has settled that delivery."""
         records = self._world.promises.records(broker)
         copies = [one for one in records if one.topic.startswith((RETRY_PREFIX, DLQ_PREFIX))]
         names = {dlq_topic(group): group for group in GROUPS}
@@ -426,7 +444,7 @@ class Deliveries:
 
 
 def _overlap(one: Delivery, other: Delivery) -> bool:
-    """Whether both were exclusive at the same moment, whichever was first; `other` was received before."""
+    """Returns True if both deliveries were exclusive at the same moment.  `other` was received first."""
     if one.term != other.term or one.is_given_up or other.is_given_up:
         return False
     return other.received < one.began + _long(one) and one.received < other.began + _long(other)

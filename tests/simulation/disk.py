@@ -37,7 +37,9 @@ class Damage:
         return self.begin + len(self.were)
 
     def is_in(self, content: bytes) -> bool:
-        """Whether the damage is still there: not overwritten, and the file not restored."""
+        """Returns True if the damage is still in the file: nothing has overwritten it, and nobody has restored the
+        file.
+        """
         return content[self.begin : self.end] == self.became
 
     def taken_out_of(self, content: bytes) -> bytes:
@@ -45,8 +47,9 @@ class Damage:
 
 
 class Disk(MemoryFiles):
-    """`died_in`: the call and the kind of file in the middle of which its broker died.  `damages`: all that it has
-    ever done."""
+    """A simulated disk.  `died_in` is the call, and the kind of its file, in the middle of which the broker died.
+    `damages` has all damage that the disk has ever done.
+    """
 
     def __init__(self, capacity: int = 1 << 40) -> None:
         super().__init__(capacity)
@@ -109,7 +112,7 @@ class Disk(MemoryFiles):
     # --- damage ---------------------------------------------------------------------------------------------------
 
     def damage(self, path: Path, begin: int, became: bytes) -> Damage | None:
-        """Overwrites the bytes; None if they were the same before, or were damaged once already."""
+        """Overwrites the bytes.  Returns None if the bytes were equal before, or have been damaged before."""
         were = self.content(path, durable=False)[begin : begin + len(became)]
         became = became[: len(were)]
         end = begin + len(became)
@@ -132,11 +135,11 @@ class Disk(MemoryFiles):
         return sorted(path for path in self._names if str(path).startswith(below))
 
     def still_damaged(self) -> list[Damage]:
-        """Newest first: the order in which damage has to be undone."""
+        """Returns the damage that is still there, newest first, because damage must be undone in that order."""
         return [item for item in reversed(self.damages) if item.is_in(self.content(item.path, durable=False))]
 
     def repair(self) -> None:
-        """An operator restores the damaged files, and all sectors can be read."""
+        """Restores the damaged files as an operator does, and makes all sectors readable."""
         for damage in self.still_damaged():
             if damage.is_in(self.content(damage.path, durable=False)):
                 self.overwrite(damage.path, damage.begin, damage.were)
@@ -147,7 +150,7 @@ class Disk(MemoryFiles):
 
     @contextmanager
     def undisturbed(self) -> Iterator[None]:
-        """Within it a test reads the disk, without the faults that wait for the broker."""
+        """Lets a test read the disk in a `with` block.  Faults that wait for the broker do not hit the test's reads."""
         faults, self.faults = self.faults, []
         try:
             yield
@@ -155,15 +158,17 @@ class Disk(MemoryFiles):
             self.faults = faults
 
     def content(self, path: Path, *, durable: bool) -> bytes:
-        """What the next process finds after a kill; `durable`: what no power loss can take.  Empty for a
-        file that is not there."""
+        """Returns what the next process finds in the file after a kill, or empty bytes if the file does not exist.
+
+        With `durable`, returns only what no power loss can take.
+        """
         inode = (self._durable_names if durable else self._names).get(path)
         if inode is None:
             return b""
         return bytes(inode.durable if durable else inode.data)
 
     def as_written(self, path: Path, *, durable: bool) -> bytes:
-        """The same without what the disk has damaged."""
+        """Returns the same as `content`, but without the damage that the disk has done."""
         content = self.content(path, durable=durable)
         for damage in reversed(self.damages):
             if damage.path == path:
@@ -171,13 +176,13 @@ class Disk(MemoryFiles):
         return content
 
     def flushed_offset(self, root: Path, *, as_written: bool = False) -> int | None:
-        """The flushed offset that the broker has written; None if there is none, or it cannot be read."""
+        """Returns the flushed offset that the broker has written, or None if it wrote none or nobody can read it."""
         path = root / "rocketsim" / "flushed"
         return flushed_in(self.as_written(path, durable=False) if as_written else self.content(path, durable=False))
 
 
 def flushed_in(note: bytes) -> int | None:
-    """The offset in `rocketsim/flushed`; None if neither slot is whole."""
+    """Returns the offset in `rocketsim/flushed`, or None if neither slot is whole."""
     slots = [note[at : at + 36] for at in _FLUSHED_SLOTS if len(note) >= at + 36]
     whole = [struct.unpack(">qq", slot[:16]) for slot in slots if zlib.crc32(slot[:32]) == _number(slot[32:])]
     return max(whole)[1] if whole else None
@@ -188,7 +193,9 @@ def _number(data: bytes) -> int:
 
 
 def kind_of(path: Path) -> str:
-    """The part of the store that the file belongs to; files of `rocketsim` and `config` by name."""
+    """Returns the part of the store to which the file belongs.  For files of `rocketsim` and `config`, returns the
+    file's name.
+    """
     for kind in _KINDS:
         if kind in path.parts:
             return f"{kind}/{path.name}" if kind in ("config", "rocketsim") else kind

@@ -14,7 +14,7 @@ NEVER = math.inf
 
 
 class Position(NamedTuple):
-    """A place in the log of whoever was master in that epoch."""
+    """A place in the log of an epoch's master."""
 
     epoch: int
     epoch_id: int
@@ -22,13 +22,13 @@ class Position(NamedTuple):
 
     @classmethod
     def now(cls, broker: "Broker") -> "Position":
-        """The end of a master's log."""
+        """Returns the position at the end of a master's log."""
         epoch = broker.live.epochs.epochs.epochs[-1]
         return cls(epoch.epoch, epoch.id, broker.live.store.end_offset)
 
 
 class History(NamedTuple):
-    """The epochs of a master: all that it has before it became one.  The last one is its own, and goes on."""
+    """The epochs in a master's log.  The last epoch is the master's own, and it still grows."""
 
     epochs: tuple[Epoch, ...]
 
@@ -37,27 +37,27 @@ class History(NamedTuple):
         return cls(broker.live.epochs.epochs.epochs)
 
     def position(self, log_offset: int) -> Position:
-        """The place behind the byte before that offset."""
+        """Returns the position just after the byte before that offset."""
         epoch = [one for one in self.epochs if one.start_offset < log_offset or one is self.epochs[0]][-1]
         return Position(epoch.epoch, epoch.id, log_offset)
 
     def has(self, position: Position) -> bool:
-        """Whether it has all that was in the log there."""
+        """Returns True if the history has everything up to that position."""
         of = [number for number, one in enumerate(self.epochs) if (one.epoch, one.id) == position[:2]]
         following = self.epochs[of[0] + 1 :][:1] if of else ()
         return bool(of) and all(one.start_offset >= position.log_offset for one in following)
 
     def has_some_after(self, position: Position) -> bool:
-        """Whether it may have what was appended there next, in the same epoch."""
+        """Returns True if the history may have what was appended at that position next, in the same epoch."""
         return self.has(position._replace(log_offset=position.log_offset + 1))
 
 
 @dataclass(eq=False)
 class Change:
-    """What a client has asked a master for, and was not refused.
+    """A change that a client has asked a master for, and that the master has not refused.
 
-    `ends_at`: where the log ended when it was answered, so that the change lies before; None: without an answer.
-    `is_safe`: nothing that plays do takes it back.
+    `ends_at` is where the log ended when the answer came, so the change lies before it; None if no answer came.  If
+    `is_safe` is true, no fault of a play takes the change back.
     """
 
     begins_at: Position
@@ -70,7 +70,9 @@ class Change:
         return cls(Position.now(broker))
 
     def answered(self, world: "World", broker: "Broker", *, is_safe: bool) -> None:
-        """Called where the answer comes; a broker that has died meanwhile does not say where the change lies."""
+        """Notes where the log ends.  Call this method when the answer comes.  If the broker has died meanwhile, the
+        place of the change stays unknown.
+        """
         if broker.is_writable and History.of(broker).epochs[-1].id == self.begins_at.epoch_id:
             self.ends_at, self.answered_at, self.is_safe = Position.now(broker), world.loop.now, is_safe
 

@@ -29,8 +29,11 @@ COMMIT, ROLLBACK = transactions_pb2.EndRequest.COMMIT, transactions_pb2.EndReque
 
 
 class LateMessages:
-    """With SYNC_MASTER and SYNC_FLUSH nothing that is done here takes back an OK.  In other modes a master may lack the
-    end of what another one had, or it had itself before its power went; what is in its log stands."""
+    """The messages with a delivery time, and what their brokers promise.
+
+    With SYNC_MASTER and SYNC_FLUSH, no fault of the play takes back an OK.  In other modes a master may lack the end of
+    another master's log, or the end of its own log before its power went.  What is in the master's log stays.
+    """
 
     def __init__(self, world: "World") -> None:
         self._world = world
@@ -103,7 +106,7 @@ class LateMessages:
     # --- promises -------------------------------------------------------------------------------------------------
 
     def missing(self, master: "Broker", records: Iterable[Record]) -> set[bytes]:
-        """What has to be delivered and is not."""
+        """Returns the messages that should have been delivered and were not."""
         records, history = list(records), History.of(master)
         waiting = {one.body for one in records if one.topic == TIMER_TOPIC}
         if self._loses_nothing:
@@ -155,7 +158,7 @@ def play_on_full_disks(world: "World") -> LateMessages:
 
 
 def play_with_deaths_while_copying(world: "World") -> LateMessages:
-    """Masters often die between COPYING and COPIED."""
+    """Plays with masters that often die between the records COPYING and COPIED."""
     chance = random.Random(world.seed + 1)
 
     def may_die(broker: "Broker", call: str, _: Path) -> None:

@@ -30,7 +30,7 @@ Corrupt = Callable[[str, bytes], bytes]
 
 
 class Wire:
-    """The connections of all processes; which directions are cut, and how slow they are."""
+    """The connections of all processes.  The wire knows which directions are cut, and how slow they are."""
 
     def __init__(self, loop: VirtualLoop, chance: random.Random) -> None:
         self.loop = loop
@@ -52,7 +52,7 @@ class Wire:
             connection.watch(source, target)
 
     def mend(self, one: str, other: str) -> None:
-        """Both ways between these two."""
+        """Mends both directions between these two hosts."""
         self.cuts -= {(one, other), (other, one)}
         for connection in list(self.calls.values()):
             if {one, other} == {connection.client_host, connection.server_host}:
@@ -69,7 +69,9 @@ class Wire:
         return self.chance.uniform(0.2, 1.0) * self.delay_s
 
     def may_corrupt(self, data: bytes) -> bytes:
-        """Flips a bit in the middle of some large messages: there are log bytes and records, which have checksums."""
+        """Flips a bit in the middle of some large messages.  Such messages have log bytes or records there, which have
+        checksums.
+        """
         if not self.corruptions or len(data) < 300:
             return data
         self.corruptions -= 1
@@ -78,7 +80,9 @@ class Wire:
         return bytes(flipped)
 
     def died(self, host: str, *, silently: bool) -> None:
-        """The host's process has ended.  Its peers are notified, unless the machine has lost its power as well."""
+        """Ends the connections of a host whose process has ended.  Peers learn of it, unless the machine has lost its
+        power (`silently`).
+        """
         for address in [address for address in self.servers if host_of(address) == host]:
             del self.servers[address]
         if silently:
@@ -131,7 +135,7 @@ def host_of(address: str) -> str:
 
 
 class _Way:
-    """One direction of one call: what is on the way, and what has arrived and was not read yet."""
+    """One direction of a call: the items that are on the way, and those that have arrived and are still unread."""
 
     def __init__(self, connection: "_Connection", source: str, target: str) -> None:
         self._connection = connection
@@ -145,7 +149,7 @@ class _Way:
         self._under_way = 0
 
     def send(self, deliver: Callable[[], None]) -> None:
-        """Delivers after everything that was sent before."""
+        """Delivers an item after everything that was sent before."""
         if self._held or self._wire.is_cut(self.source, self.target):
             self._held.append(deliver)
             return
@@ -182,7 +186,7 @@ class _Way:
             self._reader.set_result(None)
 
     async def read(self, over: Callable[[], bool]) -> Any:
-        """The next item; END when the call is `over` and nothing is left."""
+        """Returns the next item, or END when the call is `over` and no item is left."""
         while not self.arrived:
             if over():
                 return END
@@ -213,7 +217,7 @@ class _Way:
 
 
 def base_call_at(loop: VirtualLoop, when: float, callback: Callable[..., None], *args: Any) -> Any:
-    """A timer of the wire: it belongs to no process, and runs although one dies."""
+    """Starts a timer of the wire.  The timer belongs to no process, so it runs even if a process dies."""
     return base_events.BaseEventLoop.call_at(loop, when, callback, *args, context=_NOBODY)
 
 
@@ -224,7 +228,7 @@ _NOBODY = contextvars.Context()
 
 
 class _Connection:
-    """One call between two hosts.  Each side decides by itself whether it is still open."""
+    """One call between two hosts.  Each side decides for itself whether the call is still open."""
 
     def __init__(self, wire: Wire, client_host: str, address: str, path: str, keepalive_s: float | None) -> None:
         self.wire = wire
@@ -240,7 +244,7 @@ class _Connection:
         wire.calls[self.number] = self
 
     def watch(self, source: str, target: str) -> None:
-        """After a cut: the side that sends pings gives up after a while, unless the cut has healed."""
+        """Makes the side that sends pings give up some time after a cut, unless the cut heals earlier."""
         if {source, target} != {self.client_host, self.server_host}:
             return
         loop, chance = self.wire.loop, self.wire.chance
@@ -249,7 +253,7 @@ class _Connection:
         base_call_at(loop, loop.now + SERVER_KEEPALIVE_S * chance.uniform(1.0, 1.5), self._give_up_server)
 
     def is_silent(self) -> bool:
-        """Whether a direction is cut or the server has no power: no side can get an answer."""
+        """Returns True if a direction is cut or the server has no power, so that neither side can get an answer."""
         return (
             self.wire.is_cut(self.client_host, self.server_host)
             or self.wire.is_cut(self.server_host, self.client_host)
@@ -289,7 +293,7 @@ class _Connection:
             self.server.lost()
 
     def reset_of_the_dead(self, host: str) -> None:
-        """The machine is up again and resets a connection that it does not know."""
+        """Resets a connection that the machine does not know, because it has restarted."""
         if host in self.dead_hosts:
             self.end_died(host, silently=False)
 
@@ -299,7 +303,7 @@ class _Connection:
 
 
 class ClientCall:
-    """grpc.aio's call object, as far as brokers and clients use it."""
+    """A call object like grpc.aio's, with the methods that brokers and clients use."""
 
     def __init__(self, channel: "Channel", method: "_Method", timeout: float | None) -> None:
         self._method = method
@@ -334,7 +338,7 @@ class ClientCall:
         connection.to_server.send(self._accept)
 
     def _accept(self) -> None:
-        """At the server's host: a server takes the call, or the connection is refused."""
+        """Lets a server of the host take the call, or refuses the connection."""
         if self.is_over or self.connection.server_host in self._wire.dark:
             return
         server = self._wire.servers.get(self.connection.address)
@@ -614,7 +618,7 @@ class ServerCall:
 
     @property
     def is_ending(self) -> bool:
-        """The servicer has ended, or hears any moment that it has to."""
+        """Returns True if the servicer has ended, or is about to hear that it must end."""
         return self._lost or self._task is None or self._task.done()
 
     def begin(self, process: Process, over: Callable[[], Any]) -> None:
@@ -630,7 +634,7 @@ class ServerCall:
         self.connection.forget()
 
     def lost(self) -> None:
-        """The client has hung up, or the connection is lost: the servicer's task is cancelled, as by gRPC."""
+        """Cancels the servicer's task, as gRPC does when the client hangs up or the connection is lost."""
         self._lost = True
         self.connection.to_server.break_off()
         self.connection.to_client.break_off()

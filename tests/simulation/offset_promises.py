@@ -34,7 +34,7 @@ SYNCED_WITHIN_S = 8.0  # the journal, 5 s; here 1 s as configured, and what a th
 
 
 class Entry(NamedTuple):
-    """Compared by generation, then offset."""
+    """A committed offset.  Entries are compared by generation, and then by offset."""
 
     generation: int = 0
     offset: int = -1
@@ -45,7 +45,7 @@ Table = dict[Key, tuple[Entry, Point]]
 
 @dataclass(eq=False)
 class Standing:
-    """The highest offset of a group and queue that was answered, and which brokers have it."""
+    """The highest offset of a group and queue that any client was told, and the brokers that have it."""
 
     key: Key
     entry: Entry
@@ -56,7 +56,7 @@ class Standing:
 
 
 class OffsetPromises:
-    """`broken` makes the exception that names the broken promise."""
+    """What brokers promise about committed offsets.  `broken` makes the exception that names a broken promise."""
 
     def __init__(self, world: World, promises: Promises, broken: type[AssertionError]) -> None:
         self._world = world
@@ -111,7 +111,9 @@ class OffsetPromises:
             self.standing.append(standing)
 
     def _was_on(self, key: Key, entry: Entry) -> bool:
-        """Whether a broker that has lost its power since had it: its acknowledgement was on its way."""
+        """Returns True if a broker had the offset before it lost its power, while its
+        acknowledgement was on the way.
+        """
         return any(
             self._world.loop.now - died_at < ON_ITS_WAY_S and table.get(key, NOTHING)[0] >= entry
             for died_at, table in self._before_power_loss.values()
@@ -120,7 +122,9 @@ class OffsetPromises:
     # --- what ends a promise --------------------------------------------------------------------------------------
 
     def power_goes(self, broker: Broker) -> None:
-        """What is not synced may be lost; what is older than a few seconds is synced, unless the disk refused."""
+        """Notes that the broker may lose what is not synced.  Entries that are older than a few seconds are synced,
+        unless the disk refused.
+        """
         there = on_disk(broker)
         self._before_power_loss[broker.broker_id] = self._world.loop.now, there
         kept = on_disk(broker, durable=True)
@@ -148,7 +152,7 @@ class OffsetPromises:
         self._epochs.pop(broker.broker_id, None)
 
     def watch(self) -> None:
-        """Records which slave follows which master, and whose log was cut: offsets beyond the cut are lowered."""
+        """Notes which slave follows which master, and whose log was cut.  A cut lowers the offsets beyond it."""
         now = self._world.loop.now
         for broker in self._world.brokers:
             if broker.is_full or any(fault.nth <= 0 for fault in broker.disk.faults):
@@ -186,7 +190,7 @@ class OffsetPromises:
                 standing.lost_records = True
 
     def becomes_master(self, broker: Broker, start: int) -> None:
-        """Offsets beyond the end of their queues get a new generation and are lowered."""
+        """Gives offsets beyond the end of their queues a new generation, and lowers them."""
         self.watch()
         ends = self._queue_ends(broker, start)
         for standing in self.standing:
@@ -194,7 +198,9 @@ class OffsetPromises:
                 standing.lost_records = True
 
     def _queue_ends(self, broker: Broker, until: int) -> dict[tuple[str, int], int]:
-        """The ends of the queues in the log below that offset; without the queues whose records have all expired."""
+        """Returns the ends of the queues in the log before that offset.  Queues whose records have all expired are left
+        out.
+        """
         records = self._promises.records(broker)
         return {(one.topic, one.queue_id): one.queue_offset + 1 for one in records if one.commit_log_offset < until}
 
@@ -218,8 +224,9 @@ class OffsetPromises:
         return [standing for standing in self.standing if standing.key[0] == group]
 
     def answered_by_slaves(self, asked: list[Standing], answers: list[tuple[Broker, Any]]) -> None:
-        """What a client makes of their answers, while no master answers: whoever has what stood before it asked is
-        heard, though another one was asked first."""
+        """Checks what a client concludes from the slaves' answers while no master answers.  The client must hear a
+        slave that has the offset that stood before the question, even if it asked another slave first.
+        """
         self.watch()
         entries = [
             {(e.topic, e.queue_id): Entry(e.generation, e.offset) for e in response.entries} for _, response in answers
@@ -238,7 +245,7 @@ class OffsetPromises:
                     )
 
     def _is_kept(self, broker: Broker, standing: Standing, found: Entry) -> bool:
-        """Whether the answer is high enough, or may be lower."""
+        """Returns True if the answer is high enough, or is allowed to be lower."""
         if not _knows(broker, standing.raised_at):
             return True
         if found.generation == standing.entry.generation:
@@ -253,7 +260,7 @@ class OffsetPromises:
         return (group, topic) in self._world.clients.resets or topic in self._world.deleted_topics
 
     def _why(self, broker: Broker, standing: Standing) -> str:
-        """Why the broker has to know the offset; empty if it need not."""
+        """Returns why the broker must know the offset, or an empty text if it need not."""
         world = self._world
         if broker.broker_id in standing.holders:
             return "it had it"
@@ -270,9 +277,12 @@ class OffsetPromises:
         return ""
 
     def _waits_for(self, broker: Broker, other: Broker) -> bool:
-        """Whether a starting master waits for what the other one hands over (docs/replication.md, Committed offsets): a
-        slave of which a name server or the configuration says, or which has followed it and still knows where it is.
-        A master that it replaced hands over what it has when it is restarted as a slave."""
+        """Returns True if a starting master waits for the other broker's offsets (docs/replication.md, Committed
+        offsets).
+
+        The master waits for a slave that a name server or its configuration names, and for a slave that has followed it
+        and still knows its address.  A master that it replaced hands over its offsets when it is restarted as a slave.
+        """
         if other.leads and other.role_epoch() < broker.role_epoch():
             return False
         names = self._world.names
@@ -280,8 +290,9 @@ class OffsetPromises:
         return is_told or self._last_followed.get((other.broker_id, other.run)) == broker.broker_id
 
     def check_all(self, broker: Broker, records: Iterable[Record]) -> None:
-        """No master has a generation that was raised in a log position that its log does not have, or an offset beyond
-        its end."""
+        """Checks that no master has an offset beyond its end, or a generation that was raised at a log position that
+        the master does not have.
+        """
         if not broker.is_writable:
             return
         ends = {(one.topic, one.queue_id): one.queue_offset + 1 for one in records}
@@ -292,7 +303,7 @@ class OffsetPromises:
                 raise self._broken(f"{broker}: {key} {entry} is beyond the queue's end, {ends[key[1:]]}")
 
     def everybody_has_all(self) -> None:
-        """Called when every broker follows the master."""
+        """Checks that all brokers have the same offsets.  Call this method when every broker follows the master."""
         self.watch()
         for broker in self._world.serving():
             table = on_disk(broker)
@@ -311,13 +322,16 @@ NOTHING = Entry(), (0, 0, 0)
 
 
 def _is_less(one: Standing, other: Standing) -> bool:
-    """Whether the other says as much, and at least the same brokers have it."""
+    """Returns True if the other one has an offset at least as high, on at least the same brokers."""
     return one.key == other.key and one.entry <= other.entry and one.holders <= other.holders
 
 
 def _knows(broker: Broker, raised_at: Point) -> bool:
-    """Whether the position is in the broker's history: it has the epoch, up to that offset at least.  An epoch that
-    ended without a byte may have been replaced by the next one of its promotion, which has the same start."""
+    """Returns True if the position is in the broker's history: the broker has the epoch, up to that offset at least.
+
+    An epoch that ended without a byte may have been replaced by the next epoch of the same promotion, which has the
+    same start.
+    """
     number, number_id, log_offset = raised_at
     if not number or not broker.serves:
         return True
@@ -332,7 +346,7 @@ def _knows(broker: Broker, raised_at: Point) -> bool:
 
 
 def on_disk(broker: Broker, *, durable: bool = False) -> Table:
-    """The entries, deleted ones as offset -1, and where their generations were raised."""
+    """Returns the entries on disk, and where their generations were raised.  Deleted entries have the offset -1."""
 
     def read(path: str) -> bytes:
         return broker.disk.content(broker.root / path, durable=durable)
@@ -368,8 +382,9 @@ def on_disk(broker: Broker, *, durable: bool = False) -> Table:
 
 
 def whole_lines(journal: bytes) -> list[bytes]:
-    """The JSON of each line whose checksum is right, or whose checksum alone has not reached the disk.  Zeros, which a
-    power loss leaves anywhere, are no part of a line."""
+    """Returns the JSON of each line whose checksum is right.  A line whose checksum is the only part that did not reach
+    the disk counts, too.  Zeros, which a power loss leaves anywhere, belong to no line.
+    """
     lines = re.findall(rb'(?<![^\0\n])(?:([0-9a-f]{8}) )?(\["[^\0\n]+)\n', journal)
     return [text for checksum, text in lines if not checksum or int(checksum, 16) == zlib.crc32(text)]
 

@@ -40,7 +40,9 @@ class Deletion(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """Of the group; settings are numbered.  `asked_at`: a setting whose call is over by then is not the later one."""
+    """A setting of the group.  Settings are numbered.  If the call of one setting ended before another setting's
+    `asked_at`, the other one is the later of the two.
+    """
 
     number: int
     asked_at: float
@@ -48,8 +50,11 @@ class Setting(NamedTuple):
 
 
 class OperatorChanges:
-    """What was in a topic when its deletion was asked for is in no later topic of that name.  A SYNC_MASTER's change
-    with COMMIT_OK is there on every later master that has what the log had by then."""
+    """What brokers promise about an operator's changes.
+
+    Messages of a topic whose deletion was asked for are in no later topic of that name.  A change that a SYNC_MASTER
+    has answered with COMMIT_OK is on every later master whose log has what the log had by then.
+    """
 
     def __init__(self, world: "World") -> None:
         self._world = world
@@ -90,7 +95,9 @@ class OperatorChanges:
         self._put(broker, body, message(TOPIC, body, chance.randrange(QUEUES)), accepted=True)
 
     def _send_late(self, broker: "Broker", chance: random.Random) -> None:
-        """When it becomes due the topic may be another one: then that gets it."""
+        """Sends a message with a delivery time.  If the topic has been made again when the message is due, the new
+        topic gets it.
+        """
         body = self._body()
         at_ms = broker.clock.now_ms() + chance.choice((50, 400, 1200))
         properties = chance.choice(({"DELAY": "1"}, {"TIMER_DELIVER_MS": str(at_ms)}, {"TIMER_DELIVER_MS": str(at_ms)}))
@@ -142,7 +149,7 @@ class OperatorChanges:
     # --- the operator ---------------------------------------------------------------------------------------------
 
     def _delete_meanwhile(self, broker: "Broker", chance: random.Random) -> None:
-        """While commits are on their way to the broker, and some behind the deletion."""
+        """Deletes the topic while commits are on their way to the broker, and sends more commits after the deletion."""
         self.commit(broker, chance)
         self.delete(broker)
         self.commit(broker, chance)
@@ -184,7 +191,7 @@ class OperatorChanges:
     # --- promises -------------------------------------------------------------------------------------------------
 
     def watch(self, broker: "Broker") -> None:
-        """From now on the broker's tombstones are looked at in the moment in which its table becomes."""
+        """Makes the play look at the broker's tombstones at the moment at which the broker reads its table."""
         run = broker.broker_id, broker.run
         if run in self._watched or not broker.serves:
             return
@@ -226,7 +233,7 @@ class OperatorChanges:
                 raise PromiseBroken(f"{master.name} has {group}, and setting {number} was COMMIT_OK")
 
     def _visible(self, master: "Broker") -> Iterator[bytes]:
-        """What readers of the topic of now find."""
+        """Yields what readers find in the topic that exists now."""
         store, config = master.live.store, master.live.topics.get(TOPIC)
         for queue_id in range(config.read_queue_nums if config is not None else 0):
             first, end = store.queues.bounds(TOPIC, queue_id)

@@ -11,7 +11,7 @@ from tests.simulation.world import World
 
 
 class Counted(Protocol):
-    """What is left of a play."""
+    """The counts that remain of a play."""
 
     @property
     def counts(self) -> dict[str, int]: ...
@@ -30,7 +30,7 @@ PLAYS: dict[str, Callable[[World], Counted]] = {
 
 
 def played(name: str, world: World) -> Counter[str]:
-    """Plays it: what there was of it, brokers' deaths and faults included."""
+    """Plays the named play, and returns counts of what happened, deaths of brokers and faults included."""
     counts = Counter[str]()
     for broker in world.brokers:
         broker.settings["disk_space_clean_forcibly_ratio"] = 100  # a full disk deletes no messages

@@ -54,12 +54,12 @@ Queues = dict[tuple[str, int], list[tuple[int, int, int]]]  # (queue offset, log
 
 
 class PromiseBroken(AssertionError):
-    """Names the promise, and the command that runs it again."""
+    """A promise that a run has broken.  The message names the promise, and the command that repeats the run."""
 
 
 @dataclass(eq=False)
 class Message:
-    """Log bytes that a producer or consumer was told of."""
+    """Bytes of the log that a producer or consumer was told of."""
 
     what: str
     epoch: int
@@ -73,7 +73,9 @@ class Message:
 
 
 class Opening(NamedTuple):
-    """A broker began to take writes.  `needed` says of which brokers it had to have every record, and why."""
+    """The moment at which a broker began to take writes.  `needed` names the brokers whose records the new master must
+    have, with the reason for each.
+    """
 
     history: tuple[Epoch, ...]  # the last one is the epoch that began
     was_promoted: bool
@@ -106,7 +108,7 @@ class Promises:
     # --- promises, as they are made -------------------------------------------------------------------------------
 
     def answered(self, broker: Broker, path: str, request: Any, response: Any) -> None:
-        """Called when a broker sends an answer."""
+        """Checks an answer that a broker sends."""
         try:
             self._look_for_masters()
             match path.rpartition("/")[2]:
@@ -160,7 +162,7 @@ class Promises:
             raise PromiseBroken(f"{message.what} is OK, but in no slave's {_where(levels.sync_flush)}")
 
     def _given(self, broker: Broker, records: bytes) -> list[Record | None]:
-        """The records that a consumer is given; None: damaged."""
+        """Returns the records that a consumer is given, with None for a damaged record."""
         given: list[Record | None] = []
         at = 0
         while at < len(records):
@@ -197,10 +199,10 @@ class Promises:
         return given
 
     def _read_by_consumer(self, broker: Broker, data: bytes) -> record.Record | None:
-        """The record as a consumer reads it; None if its checksum shows damage, or if it is damaged where there is no
-        checksum.
+        """Returns the record as a consumer reads it, or None if the record is damaged.
 
-        Damage of topic and properties cannot be detected: RocketMQ's format has a checksum of the body only.
+        A checksum shows damage of the body only, because RocketMQ's format has no other.  A consumer cannot detect
+        damage of topic and properties, but this method does.
         """
         try:
             one = record.decode(data)
@@ -217,19 +219,23 @@ class Promises:
         return one
 
     def is_tainted(self, begin: int, end: int) -> bool:
-        """Whether the disk of any broker has ever damaged a byte there.  A broker that follows it may have the damage
-        too, where there is no checksum."""
+        """Returns True if the disk of any broker has ever damaged a byte there.  A broker that follows the damaged one
+        may have copied the damage, where there is no checksum.
+        """
         return any(first < end and begin < last for first, last, _ in self.tainted)
 
     def may_have_read_damage(self, broker: Broker) -> bool:
-        """Whether the broker may have read damage of its own disk, or of a broker that it followed, outside of a body:
-        RocketMQ's format has a checksum of the body only.  Its queues may have been built from that."""
+        """Returns True if the broker may have read damage outside of a body, on its own disk or from a broker that it
+        followed.
+
+        RocketMQ's format has a checksum of the body only, so the broker's queues may have been built from such damage.
+        """
         return bool(broker.disk.damages) or any(
             broker.log(first, last) == became for first, last, became in self.tainted
         )
 
     def damaged(self, broker: Broker, damage: Damage) -> None:
-        """The broker no longer holds these bytes, until the file is restored."""
+        """Notes that the broker does not have these bytes until the file is restored."""
         first, last = broker.in_log(damage)
         if first == last:
             return
@@ -242,8 +248,11 @@ class Promises:
             self.starts(broker)
 
     def starts(self, broker: Broker) -> None:
-        """A damaged record above the flushed offset that the disk has noted looks like the last record before a crash,
-        and a start cuts the log there.  After a power loss the note may be an older one."""
+        """Notes what a start may cut from the log because of damage.
+
+        A damaged record above the flushed offset on the disk looks like the last record before a crash, and a start
+        cuts the log there.  After a power loss, the offset on the disk may be an older one.
+        """
         flushed = broker.disk.flushed_offset(broker.root)
         damaged = [broker.in_log(damage) for damage in broker.disk.still_damaged()]
         cut_at = min((first for first, last in damaged if flushed is not None and last > flushed), default=None)
@@ -260,8 +269,9 @@ class Promises:
         self.offsets.begins_anew(broker)
 
     def removed(self, broker: Broker, path: Path) -> None:
-        """Called after a file is removed.  A log file that others follow is removed by retention: a cut removes the
-        newest first."""
+        """Notes that a file was removed.  If a later log file exists, retention has removed the file, because a cut
+        removes the newest file first.
+        """
         if path.parent != broker.root / "commitlog" or not broker.serves:
             return
         later = [int(other.name) for other in broker.disk.files_below(path.parent) if other > path]
@@ -272,8 +282,9 @@ class Promises:
             self.broken = self.broken or broken
 
     def _begins_at(self, broker: Broker, first: int) -> None:
-        """The broker holds nothing before `first` any more, also if it becomes the slave of a broker that has it still,
-        and copies it again."""
+        """Notes that the broker has nothing before `first` any more.  That stays so even if the broker becomes a slave
+        and copies those records again.
+        """
         self.queues.nothing_young_goes(broker, first, self.messages)
         for message in self.messages:
             if message.begin < first:
@@ -286,13 +297,13 @@ class Promises:
         self._held_before_damage = [pair for pair in self._held_before_damage if pair[0] is not broker]
 
     def _was_given(self, broker: Broker, message: Message, *, durable: bool = False) -> bool:
-        """Whether the broker had the record, whatever its disk has done to it since."""
+        """Returns True if the broker had the record, whatever its disk has done to the record since."""
         return self._has(broker, message, durable=durable) or (
             broker.log(message.begin, message.end, durable=durable, as_written=True) == message.data
         )
 
     def _oblige(self, message: Message) -> None:
-        """From now on every broker that has it has to keep it."""
+        """Obliges every broker that has the message to keep it."""
         # NB: of a broker without power nobody knows yet what its recovery will keep.
         sure = [broker for broker in self._world.brokers if broker.serves or broker.was_killed]
         message.holders = {broker.broker_id for broker in sure if self._has(broker, message)}
@@ -308,12 +319,17 @@ class Promises:
 
     @property
     def _newest_promotion(self) -> tuple[Epoch, int]:
-        """Of the newest epoch, which need not be the last one: a promotion that is forced does not ask who is away, and
-        a broker that was promoted before may be.  Of equal numbers the last one."""
+        """Returns the promotion with the newest epoch; of several with the same number, the last one.
+
+        The newest epoch need not be that of the last promotion: a forced promotion does not ask brokers that are away,
+        and one of these may have been promoted before.
+        """
         return max(reversed(self._world.promoted), key=lambda promotion: promotion[0].epoch)
 
     def _is_of_the_past(self, message: Message) -> bool:
-        """Whether it is of an epoch that an operator has ended, and the master of the new epoch does not have it."""
+        """Returns True if an operator has ended the message's epoch, and the master of the new epoch does not have the
+        message.
+        """
         if not self._world.promoted:
             return False
         newest, by = self._newest_promotion
@@ -321,8 +337,9 @@ class Promises:
         return message.epoch <= newest.epoch and is_other and not self._has(self._world.brokers[by], message)
 
     def _is_left_behind(self, message: Message) -> bool:
-        """Whether the newest master's history goes on without it, and whoever left it out was allowed to: a slave that
-        was away then gives it until it hears of its master."""
+        """Returns True if the newest master's history goes on without the message, and the master that left it out was
+        allowed to.  A slave that was away then still serves the message until it hears of its master.
+        """
         if not self._openings:
             return False
         newest = max(self._openings.values(), key=lambda opening: opening.epoch.epoch)
@@ -339,7 +356,7 @@ class Promises:
     # --- what ends a promise --------------------------------------------------------------------------------------
 
     def power_goes(self, broker: Broker) -> None:
-        """What was not synced there may be lost."""
+        """Notes that the broker may lose what it has not synced."""
         end = max((message.end for message in self.messages), default=0) + UNANSWERED
         self._before_power_loss[broker.broker_id] = self._world.loop.now, broker.log(0, end)
         for message in self.messages:
@@ -382,14 +399,19 @@ class Promises:
         return broker.log(message.begin, message.end, durable=durable) == message.data
 
     def _had(self, broker: Broker, message: Message) -> bool:
-        """Whether the broker had it when its power went, after its acknowledgement and before the master's answer."""
+        """Returns True if the broker had the message when its power went, after the broker's acknowledgement and before
+        the master's answer.
+        """
         lost_at, log = self._before_power_loss.get(broker.broker_id, (0.0, b""))
         in_time = not self._world.levels.sync_flush and self._world.loop.now - lost_at < ANSWERED_WITHIN_S
         return in_time and log[message.begin : message.end] == message.data
 
     def _first(self, broker: Broker) -> int:
-        """Where the log begins.  A slave that starts over has no file or no record for a moment (until its next start
-        if its disk fails then), because its log ended before its master's begins: what lies before that has expired."""
+        """Returns where the log begins.
+
+        A slave starts over if its log ended before its master's log begins.  Such a slave has no file or no record for
+        a moment, or until its next start if its disk fails.  Everything before the master's beginning has then expired.
+        """
         starts = [
             [int(path.name) for path in one.disk.files_below(one.root / "commitlog")]
             for one in (broker, *self._world.brokers)
@@ -424,7 +446,9 @@ class Promises:
                 self._becomes_master(broker)
 
     def _becomes_master(self, broker: Broker) -> None:
-        """A broker begins to take writes.  What its log does not have is excused, if that is allowed."""
+        """Notes that a broker begins to take writes.  Excuses the loss of messages that its log lacks, if that loss is
+        allowed.
+        """
         epoch = broker.live.epochs.epochs.epochs[-1]
         if (broker.broker_id, epoch) in self._openings:
             return
@@ -448,8 +472,9 @@ class Promises:
             self.lost += 1
 
     def _knows_its_successor(self, broker: Broker, epoch: Epoch) -> None:
-        """The epochs of a replaced master stay below its successor's, and it takes no writes where it could have
-        learned of the successor."""
+        """Checks that a replaced master's epochs stay below its successor's, and that the replaced master takes no
+        writes if it could have learned of the successor.
+        """
         if (epoch, broker.broker_id) in self._world.promoted:
             return
         for promotion, promoted in self._world.promoted:
@@ -462,7 +487,9 @@ class Promises:
                 raise PromiseBroken(f"{broker.name} becomes master with epoch {epoch}, and {other} was there")
 
     def _may_write(self, broker: Broker) -> None:
-        """Who answers a send was not replaced by anybody that it could have heard of, when it started or since."""
+        """Checks that a broker that answers a send was not replaced by a broker of which it could have heard, at its
+        start or later.
+        """
         last = max((number for number, _, _ in epochs_on_disk(broker)), default=0)
         for (promotion, promoted), at in self._world.promoted_at.items():
             if broker.started_at < at and self._world.loop.now - at < TOLD_WITHIN_S:
@@ -472,7 +499,7 @@ class Promises:
                 raise PromiseBroken(f"{broker.name} takes a message in epoch {last}, and {other} was there")
 
     def _needed_by(self, broker: Broker, epoch: Epoch) -> dict[int, str]:
-        """The brokers, by id, without whose records that one may not become master now, and why not."""
+        """Returns the brokers whose records the new master must have: broker id -> reason."""
         world, needed = self._world, {broker.broker_id: "it had it"}
         others = [other for other in world.brokers if other is not broker]
         is_forced = world.promoted.get((epoch, broker.broker_id))
@@ -521,8 +548,9 @@ class Promises:
         return bytes(data)
 
     def records(self, broker: Broker) -> list[Record]:
-        """The records of its log as it was written; none if damage that it copied from another broker makes them
-        unreadable."""
+        """Returns the records of the broker's log as they were written, or none if damage that was copied from another
+        broker makes them unreadable.
+        """
         begin, end = broker.live.store.min_offset, broker.live.store.end_offset
         try:
             return stores.replay(broker.log(begin, end, as_written=True), begin, LOG_FILE)
@@ -532,8 +560,10 @@ class Promises:
             raise PromiseBroken(f"{broker}: the log cannot be replayed: {error}") from error
 
     def _queues_are_a_replay(self, broker: Broker) -> None:
-        """The queues equal a replay of the log, and every record matches its checksum, except where the broker's own
-        disk has damaged it: no broker copies damage that a checksum shows."""
+        """Checks that the queues equal a replay of the log, and that every record matches its checksum.
+
+        Records that the broker's own disk has damaged are excused.  No broker may copy damage that a checksum shows.
+        """
         if broker.disk.still_damaged() or broker.disk.bad_sectors:
             return
         store = broker.live.store
@@ -548,8 +578,11 @@ class Promises:
             self.compare_queues(broker, expected, actual)
 
     def are_trimmed(self, broker: Broker) -> bool:
-        """Whether expired records are gone from its queues: at once, or with the next round if a queue could not be
-        read.  A search in a damaged queue may end elsewhere."""
+        """Returns True if expired records are gone from the broker's queues.
+
+        They go at once, or in the next round if a queue could not be read.  A search in a damaged queue may end
+        elsewhere, so damaged queues are not checked.
+        """
         store = broker.live.store
         if any("consumequeue" in damage.path.parts for damage in broker.disk.damages):
             return True
@@ -558,7 +591,7 @@ class Promises:
             return all(_without_expired(store, entries[:1]) for entries in found)
 
     def index_has_every_key(self, broker: Broker, store: MessageStore, records: Iterable[Record]) -> None:
-        """Whoever asks for a key finds every record that has it."""
+        """Checks that a search for any key finds every record with that key."""
         expected = defaultdict(set)
         for one in records:
             for key in {one.properties.get("UNIQ_KEY"), *one.properties.get("KEYS", "").split(" ")} - {None, ""}:
@@ -596,7 +629,9 @@ class Promises:
                 raise PromiseBroken(f"epoch {epoch} of {broker.name} began at {start} on broker-{first}")
 
     def _was_undone(self, broker: Broker, epoch: int) -> bool:
-        """Whether a promotion of this broker that failed or died took back the epoch that it began, without a byte."""
+        """Returns True if a promotion of this broker failed or died, and took back the epoch that it had begun, in
+        which no byte was written.
+        """
         starts = [
             (start, began_on)
             for (number, _), (start, began_on) in self._epochs.items()
@@ -627,7 +662,9 @@ class Promises:
 
 
 def _why_not(opening: Opening, message: Message, having: set[int]) -> str:
-    """Why the message, which these brokers have, could not be left out; empty if it could."""
+    """Returns why the message, which the brokers in `having` have, could not be left out.  Returns an empty text if it
+    could.
+    """
     reasons = [reason for number, reason in opening.needed.items() if number in having]
     if opening.was_promoted and message.epoch == opening.epoch.epoch:  # two were promoted, and knew nothing of it
         reasons = [reason for reason in reasons if reason == "it had it"]
@@ -643,14 +680,16 @@ def _offsets(broker: Broker) -> dict[tuple[str, str, int], Any]:
 
 
 def epochs_on_disk(broker: Broker) -> list[tuple[int, str, int]]:
-    """(number, id, start) of each, as docs/storage_format.md has them."""
+    """Returns (number, id, start) of each epoch on disk, in the format of docs/storage_format.md."""
     content = broker.disk.as_written(broker.root / "rocketsim" / "epochs.json", durable=False)
     entries = json.loads(content)["epochs"] if content else []
     return [(entry["epoch"], entry.get("id", ""), entry["startOffset"]) for entry in entries]
 
 
 def _fork(one: list[tuple[int, str, int]], other: list[tuple[int, str, int]]) -> int:
-    """The log offset from which on two histories may differ: where the first epoch begins that only one of them has."""
+    """Returns the log offset from which two histories may differ: the start of the first epoch that only one of them
+    has.
+    """
     common = 0
     while one[common : common + 1] and one[common : common + 1] == other[common : common + 1]:
         common += 1
@@ -659,13 +698,13 @@ def _fork(one: list[tuple[int, str, int]], other: list[tuple[int, str, int]]) ->
 
 
 def _epoch_of(broker: Broker, offset: int) -> tuple[int, int]:
-    """(number, id) of the epoch in which the byte there was written."""
+    """Returns (number, id) of the epoch in which the byte at that offset was written."""
     epochs = [epoch for epoch in broker.live.epochs.epochs.epochs if epoch.start_offset <= offset]
     return (epochs[-1].epoch, epochs[-1].id) if epochs else (0, 0)
 
 
 def _comparable(topic: str, entries: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
-    """Entries without the tags code of delayed messages, which is their delivery time."""
+    """Returns the entries without the tags code of delayed messages, because that code is their delivery time."""
     return [(number, offset, 0) for number, offset, _ in entries] if topic == SCHEDULE_TOPIC else entries
 
 

@@ -25,7 +25,9 @@ DELAYS_MS = {1: 1000, 2: 3000}  # as the brokers are configured
 
 
 class _Told(NamedTuple):
-    """When a client was told of the message, and which message of which call it is."""
+    """When a client was told of the message, the number of the call that sent the message, and the message's place in
+    that call.
+    """
 
     at: float
     message: Message
@@ -34,7 +36,9 @@ class _Told(NamedTuple):
 
 
 class _Deletion(NamedTuple):
-    """A log with this history begins at `first` now; `last_ms`: the store time of the record there."""
+    """A deletion after which a log with this history begins at `first`.  `last_ms` is the store time of the record
+    there.
+    """
 
     first: int
     epochs: tuple[Epoch, ...]
@@ -51,7 +55,7 @@ class _Deletion(NamedTuple):
 
 
 class QueuePromises:
-    """`broken` makes the exception that names the broken promise."""
+    """What brokers promise about queues.  `broken` makes the exception that names a broken promise."""
 
     def __init__(self, world: World, broken: type[AssertionError]) -> None:
         self._world = world
@@ -65,13 +69,16 @@ class QueuePromises:
     # --- order ----------------------------------------------------------------------------------------------------
 
     def known(self, one: Record) -> Message | None:
-        """The record that a client was told of is at that offset of its queue."""
+        """Returns the message that clients were told is at this record's offset of its queue."""
         told = self._told[one.topic, one.queue_id].get(one.queue_offset)
         return told.message if told else None
 
     def told(self, message: Message, one: Record) -> None:
-        """A producer or consumer is told where a record is: no other record is there, and it lies behind everything
-        that any client had been told of when it was sent, and behind what was sent before it in the same call."""
+        """Checks the place of a record of which a producer or consumer is told.
+
+        No other record may be at that place.  The place must come after every record of which any client had been told
+        when this record was sent, and after the records that the same call sent before it.
+        """
         queue = one.topic, one.queue_id
         known = self.known(one)
         if known is not None and not known.excused and known.data != message.data:
@@ -94,8 +101,9 @@ class QueuePromises:
         self._told[queue][one.queue_offset] = _Told(self._world.loop.now, message, number, place)
 
     def answer_is_in_order(self, broker: Broker, wanted: int, records: Sequence[Record | None]) -> None:
-        """The records of a pull are consecutive, and none is before the offset that was asked for.  None stands for a
-        damaged record."""
+        """Checks that the records of a pull are consecutive, and that none comes before the requested offset.  None
+        stands for a damaged record.
+        """
         offsets = [-1 if one is None else one.queue_offset for one in records]
         if not offsets:
             return
@@ -123,8 +131,12 @@ class QueuePromises:
     # --- retention ------------------------------------------------------------------------------------------------
 
     def nothing_young_goes(self, broker: Broker, first: int, messages: Iterable[Message]) -> None:
-        """The log begins at `first` now.  Only a full disk deletes records before their retention time.  A slave that
-        starts over begins where its master does: what one broker might delete may be gone from any."""
+        """Checks a log that now begins at `first`: only a full disk lets a broker delete records before their retention
+        time.
+
+        A slave that starts over begins where its master begins, so records that one broker may delete may be gone from
+        any broker.
+        """
         was_full = broker.is_full or broker.broker_id in self._was_full
         self._was_full.discard(broker.broker_id)
         if broker.is_full:
@@ -151,7 +163,9 @@ class QueuePromises:
         return deletion.was_full or deletion.age_ms(message) >= self._world.retention_h * 3_600_000
 
     def _store_time_at(self, broker: Broker, offset: int) -> int:
-        """The store time of the record that begins there; no limit if there is none."""
+        """Returns the store time of the record that begins at that offset, or the broker's time if no record begins
+        there.
+        """
         size = int.from_bytes(broker.log(offset, offset + 4, as_written=True), "big")
         try:
             return record.decode(broker.log(offset, offset + size, as_written=True)).store_timestamp
@@ -182,8 +196,9 @@ class QueuePromises:
         self.delivered |= delivered
 
     def overdue(self, broker: Broker, records: Sequence[Record]) -> list[bytes]:
-        """The delayed messages in the log that are due by the broker's time and not delivered.  A level delivers in
-        order."""
+        """Returns the delayed messages in the log that are due by the broker's time and not delivered.  Messages of one
+        level are delivered in order.
+        """
         delivered = {one.body for one in records if one.topic != SCHEDULE_TOPIC}
         now_ms = broker.live.broker.now_ms()
         overdue, waiting = [], set()
@@ -200,6 +215,6 @@ class QueuePromises:
 
 
 def _sent_as(body: bytes) -> tuple[int, int]:
-    """The number of the call that sent it, and its place in the call."""
+    """Returns the number of the call that sent the message, and the message's place in the call."""
     number, _, place = body.partition(b" ")[0].partition(b".")
     return int(number), int(place)

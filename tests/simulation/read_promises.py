@@ -30,7 +30,7 @@ Read = dict[int, Record]  # queue offset: what a consumer has read there, or wha
 
 
 class Place(NamedTuple):
-    """Where a consumer goes on, or a planned range ends, and the epoch that it says."""
+    """The place where a consumer continues or a planned range ends, and the epoch that the consumer names."""
 
     topic: str
     queue_id: int
@@ -40,7 +40,7 @@ class Place(NamedTuple):
 
 
 class ReadPromises:
-    """`broken` makes the exception that says which promise is broken."""
+    """What brokers promise about reads.  `broken` makes the exception that names a broken promise."""
 
     def __init__(self, world: World, promises: Promises, broken: type[AssertionError]) -> None:
         self._world = world
@@ -69,8 +69,9 @@ class ReadPromises:
         }
 
     def _is_told(self, broker: Broker, here: Place, before: Read, status: int, following: int) -> None:
-        """A consumer goes on where it has read everything before, unless that is gone, and then hears of it.  A master
-        that writes has to know; others may."""
+        """Checks that the broker has what the consumer has read before this place, or tells the consumer that it is
+        gone.  A master that takes writes must know that; other brokers may.
+        """
         records = self._queue(broker, here)
         if not before or not records or self._promises.tainted or not _may_compare(broker, here):
             return
@@ -91,7 +92,9 @@ class ReadPromises:
     # --- ranges ---------------------------------------------------------------------------------------------------
 
     def frame(self, broker: Broker, request: Any, frame: Any, given: Sequence[Record | None]) -> None:
-        """Pieces of a range come in order and without a gap, and a range ends where the queue does."""
+        """Checks that pieces of a range come in order and without a gap, and that the range ends
+        where the queue ends.
+        """
         _, at = self._ranges.setdefault(id(request), (request, [item.from_offset for item in request.ranges]))
         taken = 0
         for segment in frame.segments:
@@ -130,7 +133,7 @@ class ReadPromises:
     def _ends_where_its_epoch_did(
         self, broker: Broker, here: Place, segment: Any, part: Sequence[Record | None]
     ) -> None:
-        """What is given is what was there when the range was planned."""
+        """Checks that a range gives the records that were there when the range was planned."""
         planned = self._planned.get(here)
         if not planned or not _may_compare(broker, here):
             return
@@ -195,7 +198,7 @@ class ReadPromises:
         return broker.is_writable and begin + size <= self._promises.visible_ends.at_least(broker)
 
     def _queue(self, broker: Broker, here: Place) -> Read:
-        """In the log that the broker has now, also what readers may not see."""
+        """Returns the queue's records in the broker's log, with those that readers may not see yet."""
         if broker.disk.bad_sectors or broker.disk.still_damaged():
             return {}
         return {
@@ -210,7 +213,9 @@ def place(topic: str, queue_id: int, offset: int, epoch: Any) -> Place:
 
 
 def _may_compare(broker: Broker, here: Place) -> bool:
-    """Whether the broker has heard of the epoch that the consumer says: one of the past cannot know what is new."""
+    """Returns True if the broker has heard of the epoch that the consumer names.  A broker that has not cannot know
+    newer records.
+    """
     return not here.epoch or any(
         (epoch.epoch, epoch.id) == (here.epoch, here.epoch_id) or epoch.epoch > here.epoch
         for epoch in broker.live.epochs.epochs.epochs

@@ -10,7 +10,7 @@ MOST_RUNS = 300
 
 
 def what_breaks(seed: int, decisions: Sequence[Decision]) -> str:
-    """The message of the promise that the run breaks; empty if it breaks none."""
+    """Returns the message of the promise that the run breaks, or an empty text if it breaks none."""
     try:
         World(seed).run(list(decisions))
     except PromiseBroken as broken:
@@ -21,8 +21,9 @@ def what_breaks(seed: int, decisions: Sequence[Decision]) -> str:
 def shrunk(
     decisions: Sequence[Decision], message: str, run: Callable[[Sequence[Decision]], str]
 ) -> tuple[list[Decision], str]:
-    """The decisions that are left, none of which can be left out alone, and the promise that they break, which is of
-    the same kind."""
+    """Returns decisions that break a promise of the same kind, and that promise's message.  None of the decisions can
+    be left out alone.
+    """
     kept, kind = list(decisions), kind_of(message)
     size, runs = len(kept) // 2, 0
     while size and runs < MOST_RUNS:
@@ -40,6 +41,6 @@ def shrunk(
 
 
 def kind_of(message: str) -> str:
-    """The kind of a broken promise: its message without names and numbers, which differ from run to run."""
+    """Returns the kind of a broken promise: the message without its names and numbers, which differ from run to run."""
     said = message.partition("\n")[0].partition(": ")[2]
     return re.sub(r"[^a-z ]+[^ ]*", "#", said)[:80]

@@ -35,7 +35,7 @@ def cut(world: World, one: str, other: str) -> None:
 
 
 def pair(world: World, messages: int) -> tuple[Broker, Broker]:
-    """The master and the first of its slaves, which follows it; so many messages are sent to the master."""
+    """Returns the master and its first slave, which follows the master.  So many messages are sent to the master."""
     master, slave = world.brokers[:2]
     follow(world, slave)
     send(world, master, messages)
@@ -43,7 +43,7 @@ def pair(world: World, messages: int) -> tuple[Broker, Broker]:
 
 
 def pair_alone(world: World, messages: int) -> tuple[Broker, Broker]:
-    """As `pair`, and no other slave is up."""
+    """Returns the same as `pair`, with all other slaves stopped."""
     for other in world.brokers[2:]:
         other.kill()
     return pair(world, messages)
@@ -59,7 +59,7 @@ def promote(world: World, broker: Broker) -> None:
 
 
 def replace(world: World, old: Broker, new: Broker) -> None:
-    """The old master dies, and an operator promotes another broker by force."""
+    """Kills the old master, and promotes another broker by force."""
     if old.is_up:
         old.kill()
     world.pass_time(1.0)
@@ -74,7 +74,7 @@ def cut_off(world: World, broker: Broker, *others: Broker) -> None:
 
 
 def start_with_damaged_log(world: World, master: Broker) -> Path:
-    """A bit of the first log file is flipped while the master is down.  Returns the file."""
+    """Flips a bit of the first log file while the master is down, and starts the master.  Returns the file."""
     path = master.root / "commitlog" / f"{0:020d}"
     world.flip(master, path, 700, 5)
     master.start()
@@ -103,7 +103,7 @@ def a_tail_is_cut_off_and_the_slave_dies(world: World) -> None:
 
 
 def offsets_are_committed_on_both_sides_of_a_cut(world: World) -> None:
-    """The master has a higher offset when the slave hands back its own."""
+    """The master has a higher offset than the slave when the slave hands over its offset."""
     master, slave = pair(world, 20)
     cut(world, master.host, slave.host)
     world.pass_time(5.0)
@@ -114,7 +114,7 @@ def offsets_are_committed_on_both_sides_of_a_cut(world: World) -> None:
 
 
 def a_slave_comes_to_a_master_of_the_past(world: World) -> None:
-    """A replaced master returns to name servers that have restarted; a slave of its successor connects to it."""
+    """A replaced master returns after the name servers have restarted, and a slave of its successor connects to it."""
     past, successor, slave = world.brokers[:3]
     follow(world, successor, slave)
     send(world, past, 3)
@@ -135,7 +135,9 @@ def a_slave_comes_to_a_master_of_the_past(world: World) -> None:
 
 
 def a_slave_is_promoted_while_the_other_one_comes_back_to_the_old_master(world: World) -> None:
-    """Nobody forces it: both slaves have lost the master, which lives, and then the other one reaches it again."""
+    """Nobody forces the promotion.  Both slaves have lost their master, which is alive, and then the other slave
+    reaches the master again.
+    """
     master, promoted, other = world.brokers
     follow(world, promoted, other)
     send(world, master, 3)
@@ -152,7 +154,7 @@ def a_slave_is_promoted_while_the_other_one_comes_back_to_the_old_master(world: 
 
 
 def a_slave_is_to_be_promoted_while_the_other_one_follows_the_master(world: World) -> None:
-    """Nobody forces it, and the one that is to be promoted cannot reach the master."""
+    """Nobody forces the promotion, and the slave that is to be promoted cannot reach the master."""
     master, candidate, other = world.brokers
     follow(world, candidate, other)
     send(world, master, 3)
@@ -167,8 +169,9 @@ def a_slave_is_to_be_promoted_while_the_other_one_follows_the_master(world: Worl
 
 
 def a_commit_reaches_no_slave(world: World) -> None:
-    """One slave is down and the other is cut off when the commit comes; then the master dies, and the second slave is
-    promoted."""
+    """One slave is down and the other is cut off when the commit comes.  Then the master dies, and the second slave is
+    promoted.
+    """
     master, slave, *others = world.brokers
     follow(world, slave, *others)
     send(world, master, 20)
@@ -183,7 +186,7 @@ def a_commit_reaches_no_slave(world: World) -> None:
 
 
 def a_commit_is_on_one_slave_and_the_other_one_is_asked_first(world: World) -> None:
-    """The other one is cut off from the master, which dies after the commit."""
+    """The other slave is cut off from the master, and the master dies after the commit."""
     master, behind, ahead = world.brokers
     follow(world, behind, ahead)
     send(world, master, 20)
@@ -201,8 +204,9 @@ def a_commit_is_on_one_slave_and_the_other_one_is_asked_first(world: World) -> N
 
 
 def a_slave_that_is_behind_hands_back_an_offset_before_another_one_brings_its_records(world: World) -> None:
-    """A power loss takes the end of the master's log.  Meanwhile a consumer that has read it commits at the slave that
-    is behind, which the master reaches first."""
+    """A power loss takes the end of the master's log.  A consumer has read that end, and commits at the slave that is
+    behind.  The master reaches this slave first.
+    """
     master, behind, ahead = world.brokers
     follow(world, behind, ahead)
     send(world, master, 4)
@@ -225,8 +229,9 @@ def a_slave_that_is_behind_hands_back_an_offset_before_another_one_brings_its_re
 
 
 def a_slave_goes_on_behind_zeros_in_its_journal(world: World) -> None:
-    """The master is down.  Of the slave's last commits a power loss takes the first one only; then the slave takes
-    another one, and is killed before its offsets are in another file."""
+    """While the master is down, a power loss takes the first of the slave's last commits, but not the others.  Then the
+    slave takes another commit, and is killed before its offsets are in another file.
+    """
     master, slave = pair_alone(world, 20)
     master.kill()
     world.pass_time(2.0)
@@ -250,7 +255,7 @@ def a_slave_goes_on_behind_zeros_in_its_journal(world: World) -> None:
 
 
 def a_master_of_the_past_starts_twice(world: World) -> None:
-    """It starts alone: no name server and no slave tells it that it was replaced."""
+    """The replaced master starts alone, so no name server and no slave tells it that it was replaced."""
     past, successor = pair(world, 3)
     replace(world, past, successor)
     send(world, successor, 3)
@@ -266,7 +271,7 @@ def a_master_of_the_past_starts_twice(world: World) -> None:
 
 
 def name_servers_forget_who_was_replaced(world: World) -> None:
-    """They restart together with a replaced master, and its successor registers a little later."""
+    """The name servers restart together with a replaced master, and the master's successor cannot reach that master."""
     past, successor = pair(world, 3)
     replace(world, past, successor)
     world.pass_time(8.0)
@@ -290,7 +295,7 @@ def a_disk_fills_up_while_messages_with_keys_come(world: World) -> None:
 
 
 def query_for(world: World, broker: Broker, seconds: float) -> None:
-    """Queries offsets repeatedly, also while the broker starts."""
+    """Queries offsets again and again for `seconds`, also while the broker starts."""
     until = world.loop.now + seconds
     while world.loop.now < until:
         if broker.is_up:
@@ -340,7 +345,9 @@ def the_clocks_of_slaves_are_ahead_for_a_while(world: World) -> None:
 
 
 def be_ahead_for_a_while(world: World, brokers: list[Broker]) -> None:
-    """By a hundred days, in any hour of which retention may delete; nothing of several log files is gone."""
+    """Sets the clocks a hundred days ahead for a minute, in which retention may delete at any hour.  Every log has
+    several files, and no file may be deleted.
+    """
     follow(world, *world.brokers[1:])
     assert all(broker.live.store.end_offset > 2 * LOG_FILE for broker in world.brokers)
     for broker in brokers:
@@ -353,7 +360,7 @@ def be_ahead_for_a_while(world: World, brokers: list[Broker]) -> None:
 
 
 def a_clock_that_was_ahead_is_right_after_a_restart(world: World) -> None:
-    """Store times go on behind those in the log, also on a slave that is promoted."""
+    """Store times continue after those in the log, on a promoted slave, too."""
     master, slave = pair(world, 2)
     world.move_clock(master, 3_600_000)
     world.clients.send(master, random.Random(0), delay=2)
@@ -379,7 +386,7 @@ def a_clock_that_was_ahead_is_right_after_a_restart(world: World) -> None:
 
 
 def a_master_loses_what_its_slave_has_acknowledged(world: World) -> None:
-    """A power loss takes its commits of the last moment; it is queried as soon as it answers."""
+    """A power loss takes the commits of the master's last moment.  The master is queried as soon as it answers."""
     master, *slaves = world.brokers
     follow(world, *slaves)
     send(world, master, 20)
@@ -395,7 +402,7 @@ def a_master_loses_what_its_slave_has_acknowledged(world: World) -> None:
 
 
 def a_replaced_master_resets_offsets(world: World) -> None:
-    """It does not know that it was replaced, and has records that no other broker has."""
+    """The master does not know that it was replaced, and has records that no other broker has."""
     past, successor = pair(world, 20)
     commit(world, past, 2)
     world.pass_time(3.0)
@@ -419,7 +426,7 @@ def a_broker_is_killed_on_a_full_disk(world: World) -> None:
 
 
 def a_broker_loses_its_note_of_what_is_flushed_and_a_bit_of_that(world: World) -> None:
-    """It refuses to start, names the file, and starts when both are restored."""
+    """The broker refuses to start and names the file.  When both files are restored, the broker starts."""
     master, _ = pair(world, 10)
     world.pass_time(1.0)
     master.kill()
@@ -430,7 +437,7 @@ def a_broker_loses_its_note_of_what_is_flushed_and_a_bit_of_that(world: World) -
 
 
 def a_broker_loses_a_bit_of_what_is_flushed(world: World) -> None:
-    """It refuses to start, names file and offset, and starts when the file is restored."""
+    """The broker refuses to start, and names file and offset.  When the file is restored, the broker starts."""
     master, _ = pair(world, 10)
     world.pass_time(1.0)
     master.kill()
@@ -440,7 +447,7 @@ def a_broker_loses_a_bit_of_what_is_flushed(world: World) -> None:
 
 
 def a_master_loses_a_bit_of_what_its_slave_does_not_have(world: World) -> None:
-    """The slave stores nothing of the damaged record, and acknowledges nothing behind it."""
+    """The slave stores nothing of the damaged record, and acknowledges nothing after it."""
     master, slave = pair(world, 3)
     slave.kill()
     end = master.live.store.end_offset
@@ -457,7 +464,7 @@ def a_master_loses_a_bit_of_what_its_slave_does_not_have(world: World) -> None:
 
 
 def a_slave_receives_more_while_it_syncs(world: World) -> None:
-    """The mode is one in which an OK means that the slave has synced."""
+    """An OK means in this mode that the slave has synced."""
     master, _ = pair_alone(world, 0)
     for number in range(40):
         world.clients.send(master, random.Random(number))
@@ -468,7 +475,7 @@ def a_slave_receives_more_while_it_syncs(world: World) -> None:
 
 
 def a_sync_fails_the_broker_is_restarted_and_loses_its_power(world: World) -> None:
-    """The start syncs what was in the page cache only before it counts as flushed."""
+    """The start must sync the contents of the page cache before it counts them as flushed."""
     master, _ = pair(world, 3)
     master.disk.fail("fdatasync", errno.EIO, matching="commitlog")
     send(world, master, 3)
@@ -484,7 +491,9 @@ def a_sync_fails_the_broker_is_restarted_and_loses_its_power(world: World) -> No
 
 
 def readers_ask_for_what_no_slave_has(world: World) -> None:
-    """It was sent when the slave was just cut off: its master believes that it follows."""
+    """The messages are sent when the slave has just been cut off, and the master believes that the
+    slave still follows.
+    """
     master, slave = pair_alone(world, 5)
     world.pass_time(1.0)
     cut(world, master.host, slave.host)
@@ -497,7 +506,7 @@ def readers_ask_for_what_no_slave_has(world: World) -> None:
 
 
 def a_consumer_reads_what_a_promoted_slave_has_not(world: World) -> None:
-    """It, and a range that was planned, go on at the new master, whose queues have grown as far by then."""
+    """The consumer and a planned range continue at the new master, whose queues have become as long by then."""
     old, new = world.brokers[:2]
     follow(world, new)
     send(world, old, 3)
@@ -515,7 +524,7 @@ def a_consumer_reads_what_a_promoted_slave_has_not(world: World) -> None:
 
 
 def read(world: World, broker: Broker) -> None:
-    """Every queue from where it was read to last, and all that was planned."""
+    """Reads every queue from where it was read to last, and all planned ranges."""
     for number in range(20):
         world.clients.pull(broker, random.Random(number))
         world.clients.pull_range(broker, random.Random(number))
@@ -537,8 +546,9 @@ def a_producer_sends_to_a_master_that_was_replaced(world: World) -> None:
 
 
 def a_slave_that_was_away_shows_what_its_master_has_lost(world: World) -> None:
-    """A power loss takes the master's tail, and it goes on alone.  Whoever reads the tail from the slave, before that
-    hears of its master, is told by the master that it is gone."""
+    """A power loss takes the end of the master's log, and the master goes on alone.  A reader gets the lost end from
+    the slave, which has not heard of its master yet, and the master tells the reader that the end is gone.
+    """
     master, slave = pair_alone(world, 8)
     world.pass_time(2.0)
     lose_the_tail(world, master, slave, 6)
@@ -560,7 +570,9 @@ def a_slave_that_was_away_shows_what_its_master_has_lost(world: World) -> None:
 
 
 def lose_the_tail(world: World, master: Broker, slave: Broker, messages: int) -> None:
-    """The slave has received it, the master has not flushed it when its power goes, and the slave is killed."""
+    """Makes a master lose the end of its log.  The slave has received that end, and is killed.  The master has not
+    flushed it when the master's power goes.
+    """
     for number in range(messages):
         world.clients.send(master, random.Random(number))
     end = master.live.store.end_offset
@@ -570,7 +582,9 @@ def lose_the_tail(world: World, master: Broker, slave: Broker, messages: int) ->
 
 
 def a_master_has_lost_what_its_slave_has_deleted(world: World) -> None:
-    """Its log ends before the slave's begins, whose disk was full, and the slave is promoted."""
+    """The master's log ends before the slave's log begins, because the slave's disk was full.  The
+    slave is promoted.
+    """
     master, slave = pair_alone(world, 8)
     world.pass_time(2.0)
     lose_the_tail(world, master, slave, 60)
@@ -587,7 +601,9 @@ def a_master_has_lost_what_its_slave_has_deleted(world: World) -> None:
 
 
 def a_replaced_master_copies_again_what_has_expired_there(world: World) -> None:
-    """Its first file expires, and so as a slave it starts over, and is looked at while it copies."""
+    """The first file of the replaced master expires.  As a slave, the broker therefore starts over, and is checked
+    while it copies.
+    """
     old, new = a_replaced_master_with_more_files(world)
     old.start()
     world.pass_time(2.0)
@@ -601,7 +617,7 @@ def a_replaced_master_copies_again_what_has_expired_there(world: World) -> None:
 
 
 def a_replaced_master_on_a_full_disk_copies_again_what_it_has_just_deleted(world: World) -> None:
-    """Nobody looks at it between the deletion of its first file and its start from the beginning."""
+    """Nobody checks the broker between the deletion of its first file and its new start from the beginning."""
     old, new = a_replaced_master_with_more_files(world)
     old.fill()
     world.wire.delay_s = 0.3
@@ -610,7 +626,9 @@ def a_replaced_master_on_a_full_disk_copies_again_what_it_has_just_deleted(world
 
 
 def a_replaced_master_with_more_files(world: World) -> tuple[Broker, Broker]:
-    """The master has written more log files than the slave that has replaced it by force, and is down."""
+    """Returns a master that is down, and the slave that has replaced it by force.  The master has written more log
+    files than the slave.
+    """
     old, new = pair_alone(world, 8)
     world.pass_time(2.0)
     new.kill()
@@ -623,7 +641,9 @@ def a_replaced_master_with_more_files(world: World) -> tuple[Broker, Broker]:
 
 
 def start_over(world: World, old: Broker, new: Broker) -> None:
-    """The replaced master becomes a slave whose log begins behind the common history, and copies from the beginning."""
+    """Makes the replaced master a slave whose log begins after the common history, so that the slave copies from the
+    beginning.
+    """
     old.make_slave()
     old.start()
     end = new.live.store.end_offset

@@ -19,7 +19,9 @@ from tests.support.memory_files import PowerCut
 
 
 class _Running(real.local):
-    """Which simulated thread this real one is: what `asyncio.to_thread` runs has the context of its caller."""
+    """Tells which simulated thread this real thread is.  A function that `asyncio.to_thread` runs has the context of
+    its caller.
+    """
 
     thread: "Thread | None" = None
 
@@ -29,7 +31,9 @@ LONGEST_STEP_S = 0.004
 
 
 class Threading:
-    """What `import threading` gives a broker.  Outside of a simulated process it is the real module."""
+    """The object that `import threading` gives a simulated broker.  Outside of a simulated process, the object acts as
+    the real module.
+    """
 
     def __init__(self, loop: VirtualLoop, chance: random.Random) -> None:
         self.loop = loop
@@ -82,7 +86,7 @@ class Threading:
 
     @contextlib.contextmanager
     def installed(self, *modules: Any) -> Iterator[None]:
-        """Within it the brokers' modules have this object under the name `threading`."""
+        """Gives the brokers' modules this object under the name `threading` in a `with` block."""
         before = [module.threading for module in modules]
         for module in modules:
             module.threading = self
@@ -138,7 +142,7 @@ class Thread:
         self._timer = self.process.call_at(self._loop.now + seconds, self.resume)
 
     def resume(self) -> None:
-        """Called on the loop: the thread runs until it waits again or ends."""
+        """Lets the thread run until it waits again or ends.  Call this method on the loop."""
         if self._over:
             return
         if self._timer is not None:
@@ -148,8 +152,9 @@ class Thread:
         self._back.acquire()
 
     def sleep(self, seconds: float | None) -> None:
-        """Called on the thread: control returns to the loop until that many seconds have passed, or until the thread
-        is notified."""
+        """Returns control to the loop until that many seconds have passed, or until the thread is notified.  Call this
+        method on the thread.
+        """
         if seconds is not None:
             self.wake_in(seconds)
         self._back.release()
@@ -158,7 +163,7 @@ class Thread:
             raise PowerCut
 
     def pause(self) -> None:
-        """Virtual time passes for what the thread does now."""
+        """Lets virtual time pass for the work that the thread does now."""
         if not self._doomed:
             self.sleep(self._threading.chance.uniform(0, LONGEST_STEP_S))
 
@@ -181,7 +186,7 @@ class Thread:
             self._back.release()
 
     def _end(self) -> None:
-        """The process has died: its thread ends here."""
+        """Ends the thread, because its process has died."""
         self._doomed = True
         if self.ident is not None and _running.thread is not self:
             while not self._over:

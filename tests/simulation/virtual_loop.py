@@ -21,7 +21,7 @@ SHORTEST_S = 1e-6
 
 
 class Process:
-    """Code that dies together.  `on_death` callbacks are called once, when it does."""
+    """Tasks and callbacks that die together.  When they die, each `on_death` callback is called once."""
 
     def __init__(self, loop: "VirtualLoop", name: str) -> None:
         self.loop = loop
@@ -62,7 +62,9 @@ def current_process() -> Process | None:
 
 
 class _Numbered:
-    """Sets of tasks and futures are iterated in the order of their creation, not of their addresses."""
+    """A task or future whose hash is its number, so that sets iterate in the order of creation instead of the order of
+    addresses.
+    """
 
     def __hash__(self) -> int:
         return self.number  # type: ignore[attr-defined,no-any-return]
@@ -84,7 +86,7 @@ class _Future(_Numbered, asyncio.Future):  # type: ignore[type-arg]
 
 
 class _Selector:
-    """Waits by advancing the clock."""
+    """A selector that waits by moving the clock forward."""
 
     def __init__(self, loop: "VirtualLoop") -> None:
         self._loop = loop
@@ -98,7 +100,7 @@ class _Selector:
 
 
 class VirtualLoop(_Base):  # type: ignore[misc]
-    """`faults`: the errors of callbacks and tasks that no code awaits."""
+    """An event loop with a virtual clock.  `faults` has the errors of callbacks and of tasks that nobody awaits."""
 
     def __init__(self) -> None:
         self.now = BEGIN_S
@@ -162,12 +164,12 @@ class VirtualLoop(_Base):  # type: ignore[misc]
     # --- the simulation's calls -----------------------------------------------------------------------------------
 
     def run_for(self, seconds: float) -> None:
-        """Runs all processes until that much time has passed."""
+        """Runs all processes until that many seconds have passed."""
         super().call_at(self.now + seconds, self.stop)
         self.run_forever()
 
     def run_until(self, holds: Callable[[], bool], within_s: float, look_s: float = 0.05) -> bool:
-        """Whether the condition became true in that time."""
+        """Runs until the condition is true.  Returns False if the condition stays false for `within_s`."""
         until = self.now + within_s
         while not holds():
             if self.now >= until:
@@ -176,7 +178,7 @@ class VirtualLoop(_Base):  # type: ignore[misc]
         return True
 
     def abandon(self) -> None:
-        """The end of a run: what is still running is dropped without cleaning up."""
+        """Ends a run: drops what still runs, without cleaning up."""
         self._ready.clear()
         self._scheduled.clear()
         tasks, self.kept = self.kept, []
@@ -190,7 +192,7 @@ class VirtualLoop(_Base):  # type: ignore[misc]
         self.close()
 
     def _check_closed(self) -> None:
-        """Cleanup that comes late finds a loop that does nothing any more."""
+        """Does nothing, so that late cleanup finds a loop that ignores it."""
 
     def __del__(self) -> None:
         pass

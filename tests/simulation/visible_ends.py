@@ -27,7 +27,9 @@ class _Stream:
 
 @dataclass
 class _Process:
-    """A broker's: `shown` is all that anybody may have been shown, `confirmed` what a slave has said it has."""
+    """The process of a broker.  `shown` is the end of all that any reader may have seen, and `confirmed` is what a
+    slave has confirmed.
+    """
 
     run: int
     shown: int = 0
@@ -42,7 +44,7 @@ class VisibleEnds:
         self._terms: set[tuple[int, int, object]] = set()
 
     def told(self, broker: Broker, call: ServerCall, message: Any) -> None:
-        """The broker takes that message of a slave's stream, now."""
+        """Notes that the broker takes that message of a slave's stream now."""
         process = self._look(broker)
         match message.WhichOneof("kind"):
             case "handshake":
@@ -55,7 +57,7 @@ class VisibleEnds:
                 process.confirmed = max(process.confirmed, message.ack.ack_offset)
 
     def term_begins(self, broker: Broker, epoch: object) -> None:
-        """Its log is the truth, as far as it goes now."""
+        """Notes that the broker's log decides what is true, up to its end now."""
         term = broker.broker_id, broker.run, epoch
         if term not in self._terms:
             self._terms.add(term)
@@ -63,7 +65,9 @@ class VisibleEnds:
             process.shown = max(process.shown, broker.live.store.end_offset)
 
     def of(self, broker: Broker) -> int:
-        """A log offset; of a slave and of an ASYNC_MASTER the log's end."""
+        """Returns the log offset up to which the broker shows records.  For a slave and an ASYNC_MASTER, that is the
+        end of the log.
+        """
         end = broker.live.store.end_offset
         if not self._world.levels.sync_master or not broker.is_writable:
             return end
@@ -71,7 +75,7 @@ class VisibleEnds:
         return min(end, max(process.shown, process.confirmed))
 
     def at_least(self, broker: Broker) -> int:
-        """A log offset up to which a master that writes shows all."""
+        """Returns a log offset up to which a master that takes writes shows all records."""
         end = broker.live.store.end_offset
         return min(end, self._look(broker).confirmed) if self._world.levels.sync_master else end
 

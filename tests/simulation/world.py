@@ -60,7 +60,9 @@ class Decision(NamedTuple):
 
 
 def plan(seed: int, steps: int) -> list[Decision]:
-    """Each seed has its own mixture: many faults of some kinds and none of others find more than a few of each kind."""
+    """Returns the decisions of a seed.  Each seed has its own mixture, because many faults of a few kinds find more
+    bugs than a few faults of every kind.
+    """
     chance = random.Random(seed)
     weights = [
         weight if name in ALWAYS else weight * chance.choice((0.0, 0.5, 1.0, 3.0)) for name, weight in WEIGHTS.items()
@@ -70,7 +72,9 @@ def plan(seed: int, steps: int) -> list[Decision]:
 
 
 class World:
-    """`levels` is the mode of the pair; the seed also decides how many brokers and name servers there are."""
+    """A cluster under simulation.  `levels` is the mode of the pair.  The seed also decides how many brokers and name
+    servers there are.
+    """
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -130,7 +134,7 @@ class World:
     # --- a run ----------------------------------------------------------------------------------------------------
 
     def run(self, decisions: Iterable[Decision]) -> None:
-        """Raises PromiseBroken with the seed and the last steps in its message."""
+        """Takes the decisions one by one.  Raises PromiseBroken, whose message has the seed and the last steps."""
         with self._simulated():
             try:
                 self._run(decisions)
@@ -140,8 +144,10 @@ class World:
                 ) from fault
 
     def play(self, script: "Callable[[World], None]", again: str = "") -> None:
-        """Plays a story instead of the seed's decisions, and checks everything at its end.  `again`: how it is played
-        again, which the message of a PromiseBroken names then, with the last steps."""
+        """Plays a story instead of the seed's decisions, and checks everything at the end.
+
+        `again` tells how to repeat the story.  The message of a PromiseBroken has it, with the last steps.
+        """
         with self._simulated():
             try:
                 self._begin()
@@ -153,7 +159,7 @@ class World:
                 raise PromiseBroken(self._told(_what(fault), again)) from fault
 
     def pass_time(self, seconds: float) -> None:
-        """For a story: lets time pass, with the cheap checks."""
+        """Lets time pass in a story, with the cheap checks."""
         until = self.loop.now + seconds
         while self.loop.now < until:
             self.loop.run_for(min(0.2, until - self.loop.now))
@@ -180,7 +186,9 @@ class World:
 
     @contextmanager
     def _simulated(self) -> Iterator[None]:
-        """Within it the brokers' threads are simulated; reflection and logging, which cost time, are off."""
+        """Simulates the brokers' threads in a `with` block.  Reflection and logging are off meanwhile, because they
+        cost time.
+        """
         reflection = grpc_reflection.enable_server_reflection
         hook, level = sys.unraisablehook, logging.root.manager.disable
         grpc_reflection.enable_server_reflection = lambda *_: None
@@ -229,7 +237,7 @@ class World:
         self.promises.check(full=full or self._is_due())
 
     def _is_due(self) -> bool:
-        """Whether everything is checked now: after each death and each start."""
+        """Returns True after each death and each start, when everything must be checked."""
         runs = [(broker.run, broker.is_up, broker.serves) for broker in self.brokers]
         due = runs != getattr(self, "_runs", None)
         self._runs = runs
@@ -237,7 +245,7 @@ class World:
 
     @property
     def fingerprint(self) -> str:
-        """Equal for equal runs."""
+        """Returns a text that is equal for equal runs."""
         digest = hashlib.sha256("\n".join(self.history).encode())
         for broker in self.brokers:
             digest.update(str(broker).encode())
@@ -254,12 +262,14 @@ class World:
         return not self.wire.cuts and self.wire.delay_s < 0.01 and self.loop.now - self.disturbed_at > QUIET_S
 
     def could_meet(self, broker: Broker, other: Broker) -> bool:
-        """Whether a starting master could learn of the other broker before it took writes without it."""
+        """Returns True if a starting master could learn of the other broker before it took writes without it."""
         early = other.is_up and other.started_at <= broker.started_at + 1.0
         return early and self.disturbed_at < broker.started_at - QUIET_S
 
     def could_hear_of(self, broker: Broker, other: Broker) -> bool:
-        """The same by way of the name servers, if there are any; they may have started just now."""
+        """Returns True if both brokers could meet and no cut separates them from the name servers.  Without name
+        servers, no cut may separate the two brokers.
+        """
         ways = [(name.host, host) for name in self.names for host in (broker.host, other.host)]
         ways = ways or [(broker.host, other.host)]
         are_open = not any(self.wire.is_cut(*way) or self.wire.is_cut(*reversed(way)) for way in ways)
@@ -320,7 +330,7 @@ class World:
         return self._at(chance, _is_up, ask)
 
     def commit(self, chance: random.Random) -> str | None:
-        """At the master; at a slave while there is none."""
+        """Commits at the master, or at a slave while there is no master."""
         broker = self._pick(chance, _is_writable) or self._pick(chance, _is_up)
         return None if broker is None else self.clients.commit(broker, chance)
 
@@ -345,7 +355,7 @@ class World:
     # --- crashes --------------------------------------------------------------------------------------------------
 
     def die_in_a_call(self, chance: random.Random) -> str | None:
-        """The broker will die in one of its next disk calls."""
+        """Makes a broker die in one of its next disk calls."""
         broker = self._pick(chance, _is_up)
         if broker is None or broker.disk.stop_at is not None:
             return None
@@ -354,7 +364,7 @@ class World:
         return f"{broker.name} will die in its disk call {calls} from now"
 
     def start_and_die(self, chance: random.Random) -> str | None:
-        """The broker starts and dies during its recovery."""
+        """Starts a broker, which dies during its recovery."""
         broker = self._pick(chance, _is_down)
         if broker is None:
             return None
@@ -394,7 +404,7 @@ class World:
     # --- disks that fail and fill up ------------------------------------------------------------------------------
 
     def fail_sync(self, chance: random.Random) -> str | None:
-        """One of the next syncs fails after a part of the data is on the disk."""
+        """Makes one of the next syncs fail after a part of the data has reached the disk."""
         broker = self._pick(chance, lambda broker: broker.serves and not broker.disk.faults)
         if broker is None:
             return None
@@ -404,7 +414,9 @@ class World:
         return f"{call} {nth} of {broker.name} will fail with {errno.errorcode[error]}"
 
     def fail_write(self, chance: random.Random) -> str | None:
-        """One of the next writes fails half-way; if there was no room, there is some again afterwards."""
+        """Makes one of the next writes fail in the middle.  If the reason was a full disk, the disk has room again
+        afterwards.
+        """
         broker = self._pick(chance, lambda broker: broker.serves and not broker.disk.faults)
         if broker is None:
             return None
@@ -414,7 +426,7 @@ class World:
         return f"{call} {nth} of {broker.name} will fail with {errno.errorcode[error]}"
 
     def fail_read(self, chance: random.Random) -> str | None:
-        """One of the next reads fails, once."""
+        """Makes one of the next reads fail once."""
         broker = self._pick(chance, lambda broker: not broker.disk.faults)
         if broker is None:
             return None
@@ -423,7 +435,7 @@ class World:
         return f"{call} {nth} of {broker.name} will fail"
 
     def lose_sector(self, chance: random.Random) -> str | None:
-        """A sector cannot be read until it is written again or an operator replaces it."""
+        """Makes a sector unreadable until a broker writes it again or an operator replaces it."""
         broker, path = self._some_file(chance, "commitlog", "commitlog", *DERIVED, *TABLES)
         if broker is None:
             return None
@@ -452,7 +464,7 @@ class World:
         return f"{broker.name} has a flipped bit at {at} of {path}"
 
     def misdirect(self, chance: random.Random) -> str | None:
-        """A sector is written over another one, or nowhere; sometimes its own place is zeroed."""
+        """Writes a sector over another one, or nowhere.  Sometimes zeros stand in the sector's own place."""
         broker, path = self._some_file(chance, *2 * ("commitlog",), *DERIVED, *2 * (OURS,), CHECKPOINT)
         used = 0 if broker is None else len(_used(broker.disk.content(path, durable=False)))
         if broker is not None and kind_of(path) != "commitlog" and used:
@@ -472,7 +484,7 @@ class World:
         return f"{broker.name} has written sector {source} to {target} of {path}"
 
     def lose_flushed(self, chance: random.Random) -> str | None:
-        """Both slots of the flushed offset are damaged."""
+        """Damages both slots of the flushed offset."""
         broker = self._pick(chance, lambda broker: bool(broker.disk.flushed_offset(broker.root)))
         return None if broker is None or self._is_spent(broker) else self.damage_flushed(broker, chance.randrange(8))
 
@@ -483,7 +495,7 @@ class World:
         return f"{path} is damaged"
 
     def _some_file(self, chance: random.Random, *kinds: str) -> tuple[Broker, Path] | tuple[None, Path]:
-        """A file of a broker whose disk may have more damage in this run."""
+        """Returns a file of a broker whose disk may have more damage in this run."""
         broker, kind = chance.choice(self.brokers), chance.choice(kinds)
         paths = [path for path in broker.disk.files_below(broker.root) if _folder(path) == kind]
         if kind == "consumequeue":
@@ -501,7 +513,7 @@ class World:
             self.promises.damaged(broker, damage)
 
     def restore(self, chance: random.Random) -> str | None:
-        """An operator restores the files without which a broker could not start."""
+        """Restores, as an operator does, the files without which a broker could not start."""
         broker = self._pick(chance, lambda broker: bool(broker.ended) and not broker.is_up)
         return None if broker is None else self._restore(broker)
 
@@ -512,7 +524,9 @@ class World:
         return f"the files of {broker.name} are brought back"
 
     def look_after_disk(self, chance: random.Random) -> str | None:
-        """An operator restarts a broker whose disk has failed; the kernel has dropped some pages meanwhile."""
+        """Restarts, as an operator does, a broker whose disk has failed.  The kernel has dropped
+        some pages meanwhile.
+        """
         broker = self._pick(chance, lambda broker: broker.has_failed_disk)
         return None if broker is None else self._restart_on_a_sound_disk(broker, chance)
 
@@ -527,7 +541,9 @@ class World:
         return f"{broker.name} is restarted, its disk has failed"
 
     def fill(self, chance: random.Random) -> str | None:
-        """Another program takes the room, to the last page or the last few, so that a write ends half-way."""
+        """Makes another program take the room of a disk, to the last page or the last few, so that a write ends in the
+        middle.
+        """
         broker = self._pick(chance, lambda broker: broker.serves)
         if broker is None:
             return None
@@ -574,7 +590,7 @@ class World:
         return "a message loses a bit"
 
     def hours_pass(self, chance: random.Random) -> str | None:
-        """Nothing happens for hours, and then retention deletes."""
+        """Lets hours pass without any event, so that retention deletes."""
         if self.retention_h > 1:
             return None
         minutes = chance.choice((20, 40, 70))
@@ -594,7 +610,7 @@ class World:
     # --- the operator ---------------------------------------------------------------------------------------------
 
     def promote(self, chance: random.Random, *, may_force: bool = True) -> str | None:
-        """Only when the master is down, as docs/when-it-breaks.md says; sometimes by force."""
+        """Promotes a slave when the master is down, as docs/when-it-breaks.md says; sometimes by force."""
         if any(broker.is_up and broker.standing is not Standing.FENCED for broker in self.brokers if broker.leads):
             return None
         broker = self._pick(chance, _may_be_promoted)
@@ -621,7 +637,7 @@ class World:
             self.promoted_at[epoch, broker.broker_id] = self.loop.now
 
     def fail_over(self, chance: random.Random) -> str | None:
-        """The master dies while producers send, and a slave is promoted at once."""
+        """Kills the master while producers send, and promotes a slave at once."""
         master = self._pick(chance, _is_writable)
         slave = self._pick(chance, _may_be_promoted)
         if master is None or slave is None:
@@ -642,7 +658,7 @@ class World:
         return f"{master.name} dies among sends: {said}"
 
     def return_of_the_past(self, chance: random.Random) -> str | None:
-        """The promoted master dies, the name servers restart, and the master that it replaced returns."""
+        """Kills the promoted master, restarts the name servers, and starts the master that was replaced."""
         master = self._pick(chance, lambda broker: broker.is_writable and broker.role_epoch() > 0)
         past = self._pick(chance, lambda broker: not broker.is_up and broker.leads)
         if master is None or past is None:
@@ -658,7 +674,7 @@ class World:
         return f"{master.name} dies, {past.name} comes back to name servers that know nothing"
 
     def tell_who_is_master(self, chance: random.Random) -> str | None:
-        """Without name servers: an operator restarts a slave with the address of the promoted master."""
+        """Restarts a slave with the address of the promoted master, as an operator does without name servers."""
         broker = self._pick(chance, self._follows_the_wrong_one)
         return None if broker is None else self._restart_as_slave_of_the_master(broker)
 
@@ -669,7 +685,9 @@ class World:
 
     @property
     def _promoted_address(self) -> str:
-        """The address of the master that takes writes; else of the one that was promoted last."""
+        """Returns the address of the master that takes writes; without such a master, the address of the broker that
+        was promoted last.
+        """
         masters = [broker for broker in self.brokers if broker.is_writable]
         if (
             not masters
@@ -688,7 +706,9 @@ class World:
         return f"{broker.name} is restarted as slave of {broker.master_known}"
 
     def demote(self, chance: random.Random) -> str | None:
-        """A fenced master is started as a slave.  Sometimes it dies soon, which shows what was not cut properly."""
+        """Starts a fenced master as a slave.  Sometimes that slave dies soon, which shows records that should have been
+        cut.
+        """
         broker = self._pick(chance, lambda broker: broker.standing is Standing.FENCED)
         if broker is None:
             return None
@@ -707,7 +727,7 @@ class World:
     # --- the end --------------------------------------------------------------------------------------------------
 
     def heal(self) -> None:
-        """No more faults: one master takes writes, and every other broker ends with its log."""
+        """Ends all faults, so that one master takes writes and every other broker gets its log."""
         self.history.append("heal")
         self.wire.heal()
         self._disturb()
@@ -753,8 +773,11 @@ class World:
         self.promises.offsets.everybody_has_all()
 
     def _rebuild_who_took_over_damage(self) -> None:
-        """Where there is no checksum, a slave may have copied damage of its master's disk.  Their logs then differ for
-        good, both say so, and an operator has the slave copy everything again."""
+        """Empties slaves that have copied damage, so that they copy everything again.
+
+        Where there is no checksum, a slave may copy damage of its master's disk.  The two logs then differ for good,
+        both brokers say so, and an operator acts.
+        """
         for broker in self.brokers:
             if broker.serves and not broker.is_writable and not broker.live.replication.slave.is_following():
                 self.history.append(f"{broker.name} begins anew")
@@ -770,8 +793,11 @@ class World:
             self.history.append(self.promote_by_force(best))
 
     def _promote_who_begins_behind_the_master(self) -> None:
-        """A master has lost a tail whose beginning has expired at its slaves: it cannot fetch that, and both say that
-        the slave is to be promoted.  An operator stops the master and does that, without force."""
+        """Stops a master that cannot continue, and promotes its slave without force.
+
+        Such a master has lost the end of its log, and the beginning of that end has expired at its slaves.  The master
+        cannot fetch it, and both brokers say that the slave must be promoted.
+        """
         for master in self.brokers:
             if master.standing is not Standing.WAITING:
                 continue
@@ -825,7 +851,9 @@ class World:
         return ""
 
     def _target(self, chance: random.Random) -> Broker | None:
-        """Where a producer sends: the master that it knows; sometimes a replaced one."""
+        """Returns the broker to which a producer sends: the master that the producer knows, and sometimes a replaced
+        one.
+        """
         if chance.random() < 0.9:
             return self._pick(chance, _is_writable)
         return self._pick(chance, _is_up)
@@ -833,7 +861,7 @@ class World:
     def _at(
         self, chance: random.Random, wanted: Callable[[Broker], bool], act: Callable[[Broker], str | None]
     ) -> str | None:
-        """`act` at one of the brokers that are `wanted`; None if there is none."""
+        """Calls `act` with one of the brokers that are `wanted`.  Returns None if there is no such broker."""
         broker = self._pick(chance, wanted)
         return None if broker is None else act(broker)
 
@@ -868,7 +896,9 @@ def _is_writable(broker: Broker) -> bool:
 
 
 def _may_be_promoted(broker: Broker) -> bool:
-    """Whether it is a slave that has followed a master: one that never did would begin a history of its own."""
+    """Returns True if the broker is a slave that has followed a master.  A slave that never did would begin a history
+    of its own.
+    """
     return broker.standing is Standing.SLAVE and broker.node is not None and broker.live.epochs.epochs.last > 0
 
 
@@ -881,7 +911,7 @@ def _folder(path: Path) -> str:
 
 
 def _used(content: bytes) -> range:
-    """The bytes of a log file that may have records: up to its last byte that is not zero."""
+    """Returns the range of a log file that may have records: it ends after the last byte that is not zero."""
     return range(len(content.rstrip(b"\0")))
 
 

@@ -20,7 +20,7 @@ TIMEOUT_S = PROCESS_PATIENCE_S
 
 
 def run_program(source: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """A Python program of its own that uses Spark."""
+    """Runs a Python program that uses Spark, in a process of its own."""
     return subprocess.run(
         [sys.executable, "-c", textwrap.dedent(source), *arguments],
         capture_output=True,
@@ -32,7 +32,7 @@ def run_program(source: str, *arguments: str, cwd: Path) -> subprocess.Completed
 
 
 class Bench:
-    """One pair, one producer, one Spark session.  Everything that a test creates has a new name."""
+    """One pair, one producer and one Spark session.  Everything that a test creates gets a new name."""
 
     _numbers = itertools.count()  # of all pairs: they share a session
 
@@ -84,7 +84,7 @@ class Bench:
     # --- messages -----------------------------------------------------------------------------------------------------
 
     def topic(self, messages: int = 0, **kwargs: Any) -> str:
-        """A new topic with that many messages, or with empty queues."""
+        """Creates a topic with that many messages.  The default is a topic with empty queues."""
         topic = self.name("topic")
         if messages:
             self.send(topic, range(messages), **kwargs)
@@ -122,7 +122,7 @@ class Bench:
         return {queue: found.max_offset for queue, found in self.cluster.bounds(topic, fresh=True).items()}
 
     def wait_for_slave(self, topic: str) -> None:
-        """Waits until the slave has all of the topic that the master has."""
+        """Waits until the slave has all of the topic's messages that the master has."""
         want = {queue.queue_id: offset for queue, offset in self.end(topic).items()}
 
         def has_all() -> bool:
@@ -146,7 +146,7 @@ class Bench:
         return self.cluster.committed(group, self.cluster.queues(topic))
 
     def wait_committed(self, group: str, topic: str, offsets: dict[MessageQueue, int] | None = None) -> None:
-        """Waits until the group has those offsets, or the ends of all queues."""
+        """Waits until the group has committed those offsets, or the ends of all queues."""
         want = self.end(topic) if offsets is None else offsets
         wait_until(lambda: self.committed(group, topic) == want, f"{group} to stand at {want}", TIMEOUT_S)
 
@@ -170,8 +170,11 @@ class Bench:
     def start(
         self, stream: Any, checkpoint: str, each_batch: Callable[[Any, int], None] | None = None, **trigger: Any
     ) -> Any:
-        """Starts a query whose rows are kept by checkpoint and batch: a batch that is replayed replaces its first
-        attempt.  `each_batch` is called before that, and may fail."""
+        """Starts a query, and keeps its rows by checkpoint and batch.  The rows of a replayed batch replace those of
+        its first attempt.
+
+        `each_batch` is called before the rows are kept, and may fail.
+        """
         kept = self.kept.setdefault(checkpoint, {})
 
         def keep(frame: Any, batch_id: int) -> None:
@@ -183,20 +186,20 @@ class Bench:
         return (writer.trigger(**trigger) if trigger else writer).start()
 
     def rows(self, checkpoint: str) -> list[Any]:
-        """Everything that the queries of this checkpoint have processed."""
+        """Returns all rows that the queries of this checkpoint have processed."""
         return [row for _, rows in sorted(self.kept[checkpoint].items()) for row in rows]
 
     def bodies(self, checkpoint: str) -> list[str]:
         return sorted(bytes(row.body).decode() for row in self.rows(checkpoint))
 
     def run(self, stream: Any, checkpoint: str, **trigger: Any) -> Any:
-        """Runs the query to its end; raises its error."""
+        """Runs the query to its end, and raises the query's error."""
         query = self.start(stream, checkpoint, **(trigger or {"availableNow": True}))
         assert query.awaitTermination(TIMEOUT_S), "the query has not ended"
         return query
 
     def wait_caught_up(self, query: Any, topic: str) -> None:
-        """Waits until the query has processed all that is there now."""
+        """Waits until the query has processed all messages that the topic has now."""
         query_end = {str(q.queue_id): offset for q, offset in self.end(topic).items()}
 
         def caught_up() -> bool:
@@ -212,22 +215,22 @@ class Bench:
 
 
 def source_progress(query: Any) -> dict[str, Any]:
-    """The newest progress of the query's only source."""
+    """Returns the newest progress of the query's only source."""
     found: dict[str, Any] = json.loads(query.lastProgress.json)["sources"][0]
     return found
 
 
 def batches(checkpoint: str) -> int:
-    """How many batches the checkpoint has planned."""
+    """Returns how many batches the checkpoint has planned."""
     return len([path for path in Path(checkpoint, "offsets").glob("*") if path.name.isdigit()])
 
 
 def wait_idle(query: Any) -> None:
-    """Waits until the query has asked for more and there was none.  Needs idlePollMs=0."""
+    """Waits until the query has asked for more messages and there were none.  The query needs idlePollMs=0."""
     wait_until(lambda: query.status["message"].startswith("Waiting for data"), "the query to be idle", TIMEOUT_S)
 
 
 def failure_of(query: Any) -> str:
-    """The error that ended the query."""
+    """Returns the error that ended the query."""
     wait_until(lambda: not query.isActive, "the query to end", TIMEOUT_S)
     return str(query.exception())

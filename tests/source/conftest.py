@@ -19,7 +19,7 @@ def spark() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def pair(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    """A master and its slave, with the steps of `Bench`."""
+    """Yields a master and its slave as a Bench."""
     with Processes(tmp_path_factory.mktemp("pair")) as processes:
         name_server = processes.start_namesrv()
         master, slave = processes.start_pair("broker-a", name_server, autoCreateTopicEnable=True)

@@ -43,7 +43,7 @@ def message(
 
 
 class MemoryBroker:
-    """One broker: what it has of each queue, and which broker it suggests."""
+    """One broker: its records of each queue, and the broker that it suggests to readers."""
 
     def __init__(self, broker_id: int) -> None:
         self.broker_id = broker_id
@@ -95,7 +95,7 @@ class MemoryBroker:
         return bytes(data)
 
     def check(self, queues: Iterable[MessageQueue], *, pulled: bool = False) -> None:
-        """As a real broker: if one topic or queue does not exist, the whole call is refused."""
+        """Refuses the whole call if one topic or queue does not exist, as a real broker does."""
         for queue in queues:
             if queue in self.end:
                 continue
@@ -124,7 +124,7 @@ class MemoryBroker:
 
 
 class MemoryCluster:
-    """One broker name, `broker-a`, with as many members as wanted.  `rows` records make a frame."""
+    """The pair `broker-a` with as many members as wanted.  A frame has `rows` records."""
 
     protocol = "grpc"
 
@@ -148,7 +148,7 @@ class MemoryCluster:
         self.times: dict[MessageQueue, list[int]] = {}
 
     def put(self, queue: MessageQueue, count: int, *broker_ids: int) -> None:
-        """`count` more messages, at all brokers or at some."""
+        """Adds `count` messages, at all brokers or at those of `broker_ids`."""
         for broker_id in broker_ids or self.brokers:
             ends = self.brokers[broker_id].end
             ends[queue] = ends.get(queue, 0) + count
@@ -159,14 +159,14 @@ class MemoryCluster:
     # --- the seam -----------------------------------------------------------------------------------------------------
 
     def drop(self, queue: MessageQueue, *broker_ids: int) -> None:
-        """The topic is deleted, or has fewer queues."""
+        """Removes the queue, as if its topic were deleted or had fewer queues now."""
         for broker_id in broker_ids or self.brokers:
             del self.brokers[broker_id].end[queue]
         if not any(queue in broker.end for broker in self.brokers.values()):
             self.dropped.add(queue)
 
     def take_away(self, queue: MessageQueue) -> None:
-        """Its topic has fewer queues, for writers and readers."""
+        """Gives the queue's topic fewer queues, for writers and readers."""
         self.closed[queue] = max(broker.end[queue] for broker in self.brokers.values())
         self.drop(queue)
 
@@ -208,7 +208,7 @@ class MemoryCluster:
         return states
 
     def search(self, timestamps: Mapping[MessageQueue, int]) -> OffsetAnswers:
-        """Offset n was stored at 2000 + n."""
+        """Returns the offsets at these times.  Offset n was stored at the time 2000 + n."""
         if self.searches_fail or self._usable() is None:
             return OffsetAnswers({}, dict.fromkeys(timestamps, BrokerUnavailable("no")))
         broker, found = self.brokers[0], OffsetAnswers()
@@ -259,8 +259,9 @@ class MemoryCluster:
         frame_bytes: int,
         read_in: ReadIn | None = None,
     ) -> Iterator[PullFrame]:
-        """As the client does: the broker that was asked for, else another one; a stream that breaks continues there
-        at the same offset."""
+        """Pulls as the client does: from the given broker, or else from another one.  If a stream breaks, another
+        broker continues it at the same offset.
+        """
         order = [broker_id, *(other for other in sorted(self.brokers) if other != broker_id)]
         order = [other for other in order if other in self.brokers and (not only_this or other == broker_id)]
         broker = next((self.brokers[other] for other in order if self.brokers[other].up), None)
@@ -287,7 +288,7 @@ class MemoryCluster:
 
 
 def packed(frames: Iterator[PullFrame]) -> Iterator[PullFrame]:
-    """The records in frames of eight."""
+    """Yields the records again, in frames of eight."""
     while together := list(itertools.islice(frames, 8)):
         last = together[-1]
         yield PullFrame(

@@ -1,6 +1,7 @@
 """Draws the documents' Mermaid diagrams for the site: `python -m tests.support.diagrams` writes docs/diagrams/*.svg.
 
-Needs npm, which fetches Mermaid, and Chromium. `./run docs` needs neither: the pictures are committed.
+The command needs Chromium, and npm, which fetches Mermaid.  `./run docs` needs neither, because the pictures are
+committed.
 """
 
 import os

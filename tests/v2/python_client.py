@@ -43,7 +43,7 @@ def message(topic: str, body: str, **more: str) -> Message:
 
 
 class Listener(MessageListener):
-    """Fails the first time that it gets a message."""
+    """A listener that refuses each message the first time, and accepts it after that."""
 
     def __init__(self, wanted: int) -> None:
         self.got: list[tuple[str, int]] = []
@@ -99,7 +99,7 @@ def do_all(endpoints: str, topic: str, fifo_topic: str) -> None:
 
 
 class OrderedListener(MessageListener):
-    """Fails once with f-a-1, and every time with f-b-0."""
+    """A listener that fails once for f-a-1, and every time for f-b-0."""
 
     def __init__(self, wanted: int) -> None:
         self.got: list[str] = []
@@ -144,7 +144,9 @@ def do_fifo(endpoints: str, topic: str) -> None:
 
 
 class Checker(TransactionChecker):
-    """Does not know at first; then the body says how the transaction ended."""
+    """A checker that does not know the answer when it is first asked.  The later answers are what the message's body
+    says.
+    """
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, dict[str, str]]] = []
@@ -236,7 +238,7 @@ def filter_by_sql(endpoints: str, topic: str) -> None:
 
 
 def delay(endpoints: str, topic: str) -> None:
-    """One message for the next second, and one for in an hour, which is recalled."""
+    """Sends a message for the next second, and one for an hour later, and recalls the second."""
     configuration = ClientConfiguration(endpoints, Credentials())
     producer = Producer(configuration, (topic,))
     producer.startup()
@@ -267,7 +269,7 @@ def delay(endpoints: str, topic: str) -> None:
 
 
 def produce(endpoints: str, topic: str) -> None:
-    """Goes on, whatever fails."""
+    """Sends messages, and goes on after every failure."""
     producer = Producer(ClientConfiguration(endpoints, Credentials()), (topic,))
     producer.startup()
     ended = threading.Event()
@@ -298,7 +300,7 @@ def consume(endpoints: str, topic: str) -> None:
 
 
 def with_keys(endpoints: str, topic: str, other: str, access_key: str, secret_key: str) -> None:
-    """Which calls a user may make."""
+    """Tries which calls a user may make."""
     configuration = ClientConfiguration(endpoints, Credentials(access_key, secret_key))
     producer = Producer(configuration, (topic,))
     producer.startup()
