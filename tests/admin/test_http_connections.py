@@ -99,6 +99,6 @@ def test_failed_connections_are_a_line_a_minute(caplog: pytest.LogCaptureFixture
         except OSError:
             server.handle_error(None, ("10.0.0.1", 1))  # type: ignore[attr-defined]
     assert [one.getMessage() for one in caplog.records] == [
-        "a connection of 10.0.0.1 to metricsPort failed, 1 so far: [Errno 104] Connection reset by peer",
-        "a connection of 10.0.0.1 to metricsPort failed, 4 so far: [Errno 104] Connection reset by peer",
+        "a connection of 10.0.0.1 to metricsPort failed; 1 have failed so far: [Errno 104] Connection reset by peer",
+        "a connection of 10.0.0.1 to metricsPort failed; 4 have failed so far: [Errno 104] Connection reset by peer",
     ]
