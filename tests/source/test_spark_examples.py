@@ -1,5 +1,8 @@
 """The examples that use Spark, in one session, on one pair."""
 
+import json
+import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +12,7 @@ import pytest
 from examples import spark_dedupe, spark_lag_alert, spark_parquet, spark_sink, spark_window
 from rocketsim_client import PullConsumer
 from testbed.polling import PROCESS_PATIENCE_S
+from testbed.processes import ROOT
 from tests.source.bench import Bench
 
 pytestmark = [pytest.mark.spark, pytest.mark.cluster]
@@ -61,3 +65,19 @@ def test_alarms_are_written_to_another_topic(pair: Bench, checkpoint: str) -> No
     run(spark_sink.start(pair.spark, pair.name_server.address, source, target, checkpoint, availableNow=True))
     rows = pair.batch(target).where("tags = 'alarm'").collect()
     assert [(bytes(row.body), row["keys"]) for row in rows] == [(b"FIRE", "key-fire")]
+
+
+def test_the_cells_of_the_notebook_run_one_after_the_other(
+    pair: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("NAMESRV_ADDR", pair.name_server.address)
+    monkeypatch.setenv("TOPIC", pair.topic())
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)  # a cell sets it; this restores it afterwards
+    names: dict[str, Any] = {}
+    for cell in json.loads((ROOT / "examples/notebook.ipynb").read_text())["cells"]:
+        if cell["cell_type"] == "code":
+            exec(compile("".join(cell["source"]), cell["id"], "exec"), names)
+    shown = capsys.readouterr().out
+    assert "300 readings: SEND_OK" in shown
+    assert names["table"].num_rows == 301  # the topic had one
+    assert re.findall(r"\| +(\d)\| +([\d.]+)\|", shown) == [("0", "15.0"), ("1", "16.0"), ("2", "17.0")]
