@@ -1,4 +1,4 @@
-"""The protocols that replication needs from the store and the broker.  The tests have fakes for them.
+"""The protocols that replication needs from the store and the broker.  The tests have fakes for these protocols.
 
 All methods are called on the event loop's thread, unless they say otherwise, and must not wait for the network.
 """

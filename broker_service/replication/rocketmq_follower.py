@@ -13,7 +13,7 @@ from broker_service.replication.handshake import TAIL_BYTES
 from broker_service.replication.protocols import ReplicatedLog
 from broker_service.replication.refusals import Diverged, Mismatch, ProtocolViolation
 
-# The first byte of a log is the highest byte of the size of its first record, which is below 16 MiB.
+# A record is smaller than 16 MiB, so the first byte of a log, which is the highest byte of a record's size, is 0.
 FIRST_BYTE = b"\0"
 KEEP_BOTH = (
     "nothing was changed here; find out which log is right, and start this slave with an empty store to follow the "

@@ -60,7 +60,7 @@ class Index:
         self._slot_count = config.max_hash_slot_num
         self._entry_limit = config.max_index_num
         self._index_files: list[IndexFile] = []
-        self._unsynced: set[IndexFile] = set()  # written since the last thorough flush
+        self._unsynced: set[IndexFile] = set()  # the files written since the last thorough flush
         self._sure_until = 0  # see the property `sure_until`
         self._names_file = JsonFile(config.root / "rocketsim" / "index.json", files)
         self._entries_done = 0  # entries of the record at `position` that are in the index already, in a full file

@@ -34,7 +34,7 @@ _MAX_SECONDS = 2**31 - 1
 _PAGE_SLOTS = 1024  # slots are written a page at a time
 # Store times may be out of order by this much, because a promoted slave's clock differs and clocks are set.
 CLOCK_MARGIN_MS = 10_000
-STEPS_BEFORE_SCAN = 512  # steps along a chain over entries that are too new; after them `_scan` is used
+STEPS_BEFORE_SCAN = 512  # the number of too new entries that are skipped along a chain before `_scan` is used
 SCAN = 8192  # entries that are scanned at a time
 SCAN_COST = 200  # entries that are scanned in the time that one step along a chain takes
 
