@@ -88,7 +88,7 @@ class Bench:
         self.doing(f"starting {name}")
         try:
             if self._alone:
-                raise Unavailable("left out by --alone")
+                raise Unavailable("not started, because --alone leaves out all peers")
             return make()
         except Unavailable as error:
             why = f"{name}: {error}"

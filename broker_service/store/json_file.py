@@ -1,6 +1,6 @@
 """JsonFile reads and writes a small JSON file so that it survives a crash.
 
-The broker's `config/*.json` and the store's `rocketsim/*.json` are such files.  RocketMQ writes integer keys without
+The broker's `config/*.json` and the store's `rocketsim/*.json` are read and written by it.  RocketMQ writes integer keys without
 quotes, which is not valid JSON.  JsonFile reads both forms and writes the valid one, which RocketMQ reads as well.  As
 in RocketMQ, the previous content stays beside the file in FILE.bak.
 

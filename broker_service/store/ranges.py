@@ -177,7 +177,8 @@ class _Filling:
     def cursors(self, spans: Iterable[Span]) -> Iterator[_Cursor]:
         """Yields a cursor for each span with something to read, and adds the spans' answers.
 
-        A span gets its answer before it is read, and a second one if readers may not see all of it.
+        The answer to a span is added before the span is read.  If the span ends behind the last record that readers may
+        see, a second answer is added, which says so.
         """
         for index, (queue, offset, until, max_offset) in enumerate(islice(spans, MAX_SPANS)):
             min_offset = queue.min_offset if queue else 0

@@ -236,7 +236,8 @@ class Transactions:
         """Appends the op records that are missing.  Raises if the log refuses them, because then no transaction may
         end.
 
-        The op records of commits come first, because `find_copies` searches only after the last op record.
+        It appends the op records of commits before those of rollbacks, because `find_copies` looks for the copies of
+        committed messages only after the last op record.
         """
         by_resolution: dict[Resolution, list[int]] = {}
         for queue_offset, resolved in self.state.unlogged.items():

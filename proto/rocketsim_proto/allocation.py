@@ -51,7 +51,7 @@ class FreedMemory:
         self._left = 0  # resident bytes after the last `give_back`
 
     def is_much(self) -> bool:
-        """Returns True if it is worth giving the memory back.  The check itself is fast."""
+        """Returns True if it is worth giving the memory back.  This call is fast, unlike `give_back`."""
         if self._libc is None or _resident_bytes() - self._left < _KEPT_BYTES:
             return False
         return bool(self._libc.mallinfo2().fordblks > _KEPT_BYTES)

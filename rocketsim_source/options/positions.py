@@ -157,8 +157,8 @@ def iso(ms: int) -> str:
 
 
 def refuse_ambiguous(ms: int) -> None:
-    """Refuses a number that looks like a date (20260131), a date and time, or seconds.  Read as milliseconds the
-    number would silently mean a moment in 1970, or centuries ahead."""
+    """Refuses a number that looks like a date (20260131), a date and time, or seconds.  Such a
+    number, taken as milliseconds, would be a moment in 1970 or in a later century, and nobody would notice."""
     digits = str(ms)
     meant = None
     if form := {8: "%Y%m%d", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S"}.get(len(digits)):

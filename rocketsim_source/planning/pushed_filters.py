@@ -100,7 +100,8 @@ class PushedFilters:
         return _cut(kept, lambda _: self.offsets)
 
     def searches(self, ranges: Iterable[OffsetRange]) -> tuple[dict[MessageQueue, int], dict[MessageQueue, int]]:
-        """Returns the store times to look up, for the beginning and for the end of each queue."""
+        """Returns the store time at which the reading of each queue begins, and the one at which it ends.  The caller looks
+        up their offsets."""
         queues = [one.queue for one in ranges]
         low, high = self.store_times.low, self.store_times.high
         return (

@@ -130,9 +130,11 @@ def test_a_peer_that_cannot_be_had_is_noted(bench):
 def test_alone_no_peer_is_asked_for(tmp_path):
     bench = Bench("test", SMOKE, tmp_path, ExitStack(), lambda *_: None, alone=True)
     asked = []
-    assert bench.peer("Kafka", lambda: asked.append(1)) == Missing("Kafka: left out by --alone")
+    assert bench.peer("Kafka", lambda: asked.append(1)) == Missing(
+        "Kafka: not started, because --alone leaves out all peers"
+    )
     assert asked == []
-    assert bench.notes == ["missing: Kafka: left out by --alone"]
+    assert bench.notes == ["missing: Kafka: not started, because --alone leaves out all peers"]
 
 
 def test_a_figure_without_a_value_of_ours_is_no_line_but_a_failure(bench):

@@ -257,7 +257,8 @@ class _Table:
 
 
 def _table(text: Bytes, bounds: Positions) -> _Table | None:
-    """Makes a _Table; None unless all records have the same names in the same order, each once, in the usual form."""
+    """Makes a _Table.  Returns None if a record has other property names than the others, another order of them, a
+    name twice, or an unusual form."""
     count = len(bounds) - 1
     marks = np.flatnonzero(text <= _PROPERTY_END)
     kinds, lasts = text[marks], bounds[1:] - 1

@@ -63,7 +63,8 @@ class StreamCall:
 
     def begin(self, offer: pb.StreamOffer, request: pb.PullRangeRequest) -> bool:
         """Connects, sends the request and reads the head of the first answer.  Returns False if the stream does not
-        work, or if the broker does not serve the request over it.  The broker has done nothing then."""
+        work, or if the broker does not serve the request over it.  If it returns False, the broker has done
+        nothing."""
         asked = self._request(offer, pull=request)
         if len(asked) > range_stream.MAX_REQUEST_BYTES:
             raise NotThisCall

@@ -13,7 +13,7 @@ class Pace:
         self._lock = threading.Lock()
 
     def wait(self, pulls: int) -> None:
-        """Waits until that many pulls may be sent."""
+        """Waits until `pulls` more pulls may be sent."""
         if not self._per_second:
             return
         with self._lock:
