@@ -193,8 +193,8 @@ def _check_fields(batch: Batch, limits: FrameLimits) -> None:
 
 
 def _broken(fields: Fields, limits: FrameLimits) -> tuple[Any, ...]:
-    """Returns, for each rule, True if the message breaks the rule.  If the fields are columns, it returns an array of bools
-    for each rule."""
+    """Returns, for each rule, True if the message breaks the rule.  If the fields are columns, it returns an array of
+    bools for each rule."""
     flags = fields.sys_flag
     return (
         fields.body_size > limits.max_message_size,

@@ -127,8 +127,8 @@ class Settling:
         self._end_renewed(clients, lambda client_id, place: not may(client_id, place.group, original_topic(place)))
 
     def _end_renewed(self, client_ids: Iterable[str], ends: Callable[[str, Place], bool]) -> None:
-        """Ends the renewed deliveries of these clients at once, in each place (a queue of a group) for which `ends` returns
-        True."""
+        """Ends the renewed deliveries of these clients at once, in each place (a queue of a group) for which `ends`
+        returns True."""
         by_place: dict[Place, list[DeliveryId]] = {}
         for client_id in client_ids:
             for place, delivery in self._writer.state.renewed_for(client_id):

@@ -57,8 +57,9 @@ class StreamOffset:
         if version > VERSION:
             raise OffsetError(
                 f"the offsets in the checkpoint have format version {version}, and this version of RocketSim knows "
-                f"only versions up to {VERSION}: run the query with the version that wrote them or a newer one, or give it "
-                "a new checkpoint and startingOffsets=committed, which starts at the offsets that its group has committed"
+                f"only versions up to {VERSION}: run the query with the version that wrote them or a newer one, or "
+                "give it a new checkpoint and startingOffsets=committed, which starts at the offsets that its group "
+                "has committed"
             )
         if not isinstance(written.get("q"), dict):
             raise OffsetError(f"an offset in the checkpoint has no queues: {written!r}")

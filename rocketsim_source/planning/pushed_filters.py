@@ -100,8 +100,8 @@ class PushedFilters:
         return _cut(kept, lambda _: self.offsets)
 
     def searches(self, ranges: Iterable[OffsetRange]) -> tuple[dict[MessageQueue, int], dict[MessageQueue, int]]:
-        """Returns the store time at which the reading of each queue begins, and the one at which it ends.  The caller looks
-        up their offsets."""
+        """Returns the store time at which the reading of each queue begins, and the one at which it ends.  The
+        caller looks up their offsets."""
         queues = [one.queue for one in ranges]
         low, high = self.store_times.low, self.store_times.high
         return (

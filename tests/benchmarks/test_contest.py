@@ -10,6 +10,8 @@ from benchmarks.contest import FULL, QUICK, SMOKE, Plan, schedule, warmed_up, wi
 from benchmarks.figures import Missing, Series
 from benchmarks.targets import at_least
 
+ALONE = "not started, because --alone leaves out all peers"
+
 
 @pytest.fixture
 def bench(tmp_path):
@@ -130,11 +132,9 @@ def test_a_peer_that_cannot_be_had_is_noted(bench):
 def test_alone_no_peer_is_asked_for(tmp_path):
     bench = Bench("test", SMOKE, tmp_path, ExitStack(), lambda *_: None, alone=True)
     asked = []
-    assert bench.peer("Kafka", lambda: asked.append(1)) == Missing(
-        "Kafka: not started, because --alone leaves out all peers"
-    )
+    assert bench.peer("Kafka", lambda: asked.append(1)) == Missing(f"Kafka: {ALONE}")
     assert asked == []
-    assert bench.notes == ["missing: Kafka: not started, because --alone leaves out all peers"]
+    assert bench.notes == [f"missing: Kafka: {ALONE}"]
 
 
 def test_a_figure_without_a_value_of_ours_is_no_line_but_a_failure(bench):

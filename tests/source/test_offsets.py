@@ -31,7 +31,8 @@ def test_a_split_of_a_newer_rule_is_refused_with_the_way_out() -> None:
 @pytest.mark.parametrize("rest", [{"q": {}}, {"anything": ["else"]}])
 def test_a_newer_format_is_refused_with_the_way_out(rest: dict[str, object]) -> None:
     with pytest.raises(
-        OffsetError, match=r"format version 2, and this version of RocketSim knows 1: .*version that wrote"
+        OffsetError,
+        match=r"format version 2, and this version of RocketSim knows only versions up to 1: .*version that wrote",
     ):
         StreamOffset.of({"v": 2} | rest)
 
