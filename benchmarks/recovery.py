@@ -137,7 +137,7 @@ def theirs(bench: Bench, count: int) -> dict[str, Contestant | Missing]:
         f"RocketMQ {how}": lambda how=how: restart(how)  # type: ignore[misc]
         for how in ENDS
     }
-    # The target is our own rate without a reference, so a quick run omits RocketMQ's, which takes 90 s.
+    # The target of a rebuild is a rate of ours alone, so a quick run omits RocketMQ's rebuild, which takes 90 s.
     if bench.plan.pick(True, False, True):
         every["RocketMQ rebuild"] = made_again
     return every

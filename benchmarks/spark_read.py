@@ -41,7 +41,7 @@ def all_columns(bench: Bench) -> None:
     made, kafka_missing = bench.enter(spark.session(bench))
     ours = bench.enter(cluster.running(bench, "reader"))
     peer = spark.kafka_peer(bench, kafka_missing)
-    plan = bench.plan.again()  # the check has warmed everybody
+    plan = bench.plan.again()  # without a warm-up, because the check of the answers has warmed up all servers
     null_source.register(made.session)
     for size in bench.plan.sizes:
         rows, times = rows_of(bench, size)

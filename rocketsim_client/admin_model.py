@@ -1,4 +1,4 @@
-"""The values of the operator's client, with mqadmin's names: topics, groups, progress, replication."""
+"""The dataclasses that the operator's client takes and returns.  Their fields have mqadmin's names."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -58,8 +58,7 @@ UNSUPPORTED: dict[bytes, str] = {
     PROPERTY_DELIVERED_OFFSET.encode(): "the property belongs to the broker",
 }
 _DELAY, _DELIVER = PROPERTY_DELAY.encode(), PROPERTY_DELIVER_MS.encode()
-SPECIAL = frozenset(UNSUPPORTED.keys() | {_DELAY, _DELIVER, PROPERTY_WAIT.encode()})
-_SPECIAL_NAMES = tuple(sorted(SPECIAL))
+SPECIAL = tuple(sorted(UNSUPPORTED.keys() | {_DELAY, _DELIVER, PROPERTY_WAIT.encode()}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +132,7 @@ def _checked_at_once(
         data,
         count,
         topic.encode(),
-        _SPECIAL_NAMES,
+        SPECIAL,
         max_body_size=limits.max_message_size,
         max_record_size=limits.max_record_size,
         client_flags=_CLIENT_SYS_FLAGS,
@@ -142,7 +141,7 @@ def _checked_at_once(
     if found is None:
         return None
     places, queue_ids, bits = found
-    names = frozenset(name for number, name in enumerate(_SPECIAL_NAMES) if bits >> number & 1) if bits else frozenset()
+    names = frozenset(name for number, name in enumerate(SPECIAL) if bits >> number & 1) if bits else frozenset()
     return Batch.of_checked(data, places, queue_ids), names
 
 
@@ -153,7 +152,7 @@ def _checked(topic: str, batch: Batch, limits: FrameLimits, first: Record | None
     lost = batch.lost_sector()
     if lost is not None:
         raise MessageIllegal(f"message {lost} of the frame has NUL characters in its properties")
-    return _frame_of(batch, batch.properties_among(SPECIAL), first)
+    return _frame_of(batch, batch.properties_among(frozenset(SPECIAL)), first)
 
 
 def _frame_of(batch: Batch, names: frozenset[bytes], first: Record | None = None) -> Frame:
@@ -168,13 +167,14 @@ def _frame_of(batch: Batch, names: frozenset[bytes], first: Record | None = None
         _check_none_is_delayed(batch, names)
         return Frame(batch, queues)
     message = first or decode(batch.view_bytes(), check_crc=False)
+    # An empty value counts as no value, because RocketMQ's decoder, and so every reader, drops an empty property.
     return Frame(
         batch,
         queues,
         message,
-        _delay_level(message.properties.get(PROPERTY_DELAY, "0")),
+        _delay_level(message.properties.get(PROPERTY_DELAY) or "0"),
         message.properties.get(PROPERTY_WAIT, "").lower() != "false",
-        _deliver_ms(message.properties.get(PROPERTY_DELIVER_MS, "0")),
+        _deliver_ms(message.properties.get(PROPERTY_DELIVER_MS) or "0"),
     )
 
 

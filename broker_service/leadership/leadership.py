@@ -234,7 +234,7 @@ class Leadership:
             broker.mastership.change_role(changed.broker_role)
         broker.become(changed)
         for key, value in values.items():
-            logger.warning("configuration: %s=%s %s", key, value, until)
+            logger.warning("configuration changed: %s=%s, %s", key, value, until)
         if not broker.is_slave:
             role, flush = (setting.name for setting in meaning)
             self._master.disconnect(f"it is {role} with {flush} from now on: connect again")
@@ -294,7 +294,7 @@ class Leadership:
         promoted = Promoted(
             epoch, before.end_offset, tuple(forfeits(before, others)), role, flush, self._master_file.role
         )
-        logger.warning("promoted: %s of %s with %s", role.name, broker_name, promoted)
+        logger.warning("this broker is promoted to %s of broker name %s: %s", role.name, broker_name, promoted)
         self._begin_work()
         self._inquiry.announce_epoch(others)  # an old master that is still alive stops taking writes
         broker.members_changed.notify()

@@ -8,7 +8,7 @@ from enum import Enum, auto
 from broker_service.state.state import UnderWay
 
 RENEWED_FOR_MS = 60_000  # the invisible time of deliveries that the broker renews
-MAX_RENEWED_MS = 3 * 3600 * 1000  # time after the pop from which a delivery is not renewed any more
+MAX_RENEWED_MS = 3 * 3600 * 1000  # a delivery is not renewed any more this long after its pop
 
 
 class Outcome(Enum):

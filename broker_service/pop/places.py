@@ -45,8 +45,8 @@ class Places:
     def next(self, place: Place, first: int) -> int:
         """Returns the offset at which the group continues.
 
-        This is the offset after the messages that the group has taken.  A group that has taken none continues at the
-        offset that it has committed as a pull consumer, or else at `first`.
+        This is the offset after the messages that the group has taken.  A group that has taken no
+        message yet continues at the offset that it has committed as a pull consumer, or else at `first`.
         """
         if (taken := self._writer.next_of(place)) is not None:
             return taken

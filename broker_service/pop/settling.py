@@ -104,7 +104,8 @@ class Settling:
                 self._end(due.place, [delivery], wait_ms, counted=number < begun)
 
     def take_back(self, place: Place, deliveries: Sequence[DeliveryId], deadline_ms: int) -> None:
-        """Undoes the deliveries of a cancelled pop.  The messages are delivered again at once, and no attempt counts.
+        """Undoes the deliveries of a cancelled pop.  The messages are delivered again at once, and their
+        attempt numbers do not rise.
 
         A delivery in order that has another deadline now was given to the client's next attempt, and stays as it is.
         """

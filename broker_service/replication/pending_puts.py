@@ -84,11 +84,12 @@ class PendingPuts:
         return put
 
     def on_flushed(self, offset: int) -> list[PendingPut]:
-        """Ends the waits for a flush up to `offset`; returns the puts that end with this, oldest first."""
+        """Ends the waits for a flush up to `offset`.  Returns the puts that now wait for nothing more, oldest first."""
         return self._ended(self._flushes.reach(offset))
 
     def on_confirmed(self, offset: int) -> list[PendingPut]:
-        """Ends the waits for a slave with the log up to `offset`; returns the puts that end with this, oldest first."""
+        """Ends the waits for a slave with the log up to `offset`.  Returns the puts that now wait for nothing more,
+        oldest first."""
         return self._ended(self._replicas.reach(offset))
 
     def on_metadata(self, sequence: int) -> list[PendingPut]:

@@ -75,7 +75,7 @@ class Timers:
         return min(chain(unread, (first[0] for first in firsts if first)), default=None)
 
     def before(self, log_offset: int) -> list[tuple[int, list[int]]]:
-        """Returns the timers before a log offset, by second.  Timers whose second is unknown are left out."""
+        """Returns the timers before a log offset, by second.  Timers whose due second is not known are left out."""
         return [
             (second, [one for one in offsets[: bisect_left(offsets, log_offset)] if self.waits(second, one)])
             for second, offsets in self._waiting.items()
@@ -83,7 +83,7 @@ class Timers:
         ]
 
     def since(self, log_offset: int) -> list[tuple[int, list[int]]]:
-        """Returns the timers from a log offset on, by second.  Timers whose second is unknown are left out."""
+        """Returns the timers from a log offset on, by second.  Timers whose due second is not known are left out."""
         return [
             (second, [one for one in offsets[bisect_left(offsets, log_offset) :] if self.waits(second, one)])
             for second, offsets in self._waiting.items()

@@ -28,7 +28,7 @@ from broker_service.store.open_files import OpenFiles
 MAX_BEHIND = 16 << 20  # if the index is further behind the log, each append also does some indexing
 _MAX_WAITING = 16 << 20  # bytes of appended records kept in memory; further ones are read from the log again
 _FEW = 64  # records of a batch, whose keys are extracted together with those of the next batches
-_TOGETHER = 4096  # entries or records to put at once; a single batch may have more
+_TOGETHER = 4096  # entries or records are put together up to this number, unless a single batch has more
 _NAME = "%Y%m%d%H%M%S"
 
 

@@ -130,7 +130,7 @@ def check_expired(queue: ConsumeQueue, queue_offset: int, size: int, log_min: in
 
 @dataclass(slots=True)
 class _Cursor:
-    """The position in a span that has something to read: its entries [at, end) are not examined yet."""
+    """The position in one span.  The span's entries [at, end) are still to be examined."""
 
     queue: ConsumeQueue
     answer: RangeAnswer

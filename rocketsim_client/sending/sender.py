@@ -36,7 +36,7 @@ class Lot(NamedTuple):
     entries: Sequence[Pending]
     kind: Kind
     deadline: float
-    routes: int = NEW_ROUTES  # times that message groups may still get new queues
+    routes: int = NEW_ROUTES  # how often its message groups may still be given other queues
     msg_ids: Sequence[str] | None = None  # the ids of an earlier attempt
 
     def part(self, rows: Sequence[int]) -> "Lot":

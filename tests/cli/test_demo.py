@@ -39,7 +39,8 @@ def test_the_demo_loses_nothing_counts_nothing_twice_and_ends_at_the_end(tmp_pat
     assert any("SIGKILL: broker-a" in line for line in said)
     text = report.read_text(encoding="utf-8")
     assert f"<b>{account['acknowledged']:,}</b><span>acknowledged</span>" in text and loads_nothing(text)
-    events = ("readings a second", "SIGKILL: broker-a", "move to its slave", "broker-a is back", "everything is read")
+    events = ("readings a second", "SIGKILL: broker-a", "broker-a is back", "everything is read")
     places = [text.index(event) for event in events]
-    assert places == sorted(places)
+    # A query on a busy machine may read from the slave only when the master is back.
+    assert places == sorted(places) and places[1] < text.index("move to its slave") < places[3]
     assert all(broker in text for broker in ("broker-a master", "broker-a slave")) and text.count("<svg") == 3

@@ -888,7 +888,7 @@ def test_a_full_buffer_that_stays_full_is_an_error_not_a_hang(cluster):
     for broker in masters(cluster):
         broker.script["Send"].extend([Hang()] * 9)
     with Producer(cluster.address, linger_ms=0, buffer_bytes=2000, send_msg_timeout_ms=200) as producer:
-        with pytest.raises(SendFailed, match="no room"):
+        with pytest.raises(SendFailed, match="no space in buffer_bytes"):
             for _ in range(9):
                 producer.send_async(Message("T", b"x" * 1000))
 

@@ -230,7 +230,7 @@ class Broker:
         """
         self.become(with_updates(self.config, values))
         for key, value in values.items():
-            logger.info("configuration: %s=%s until the next restart", key, value)
+            logger.info("configuration changed: %s=%s, until the next restart", key, value)
 
     def change_role(self, role: BrokerRole, broker_id: int, flush: FlushDiskType) -> None:
         self.become(replace(self.config, broker_role=role, broker_id=broker_id, flush_disk_type=flush))

@@ -43,7 +43,7 @@ class Mastership:
     """Keeps the standing of one broker: SLAVE, WAITING, WRITABLE or FENCED.
 
     - `clean_start`: this broker began the log's last epoch and has stopped cleanly, so its log has the complete epoch.
-    - `asks_others`: name servers or slaves are configured.
+    - `asks_others`: True if name servers or slaves are configured, so that the broker waits for an answer of one.
     - `others`: the addresses of name servers, configured slaves and known slaves.
     - `known_slaves`: the addresses of slaves that have followed the master of this name, by broker id.
     - `slave_count`: the number of slaves.  It cannot come from a name server, because a name server knows only the
