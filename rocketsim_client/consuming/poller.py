@@ -221,7 +221,9 @@ class Poller:
 
         The broker is asked to answer its long poll.  If the broker does not answer within a second, the call is
         cancelled, and messages that were on their way are delivered again after their invisible time.  A signal handler
-        may close the consumer in the very thread that asks.  In that case `end` does not wait for the thread.
+        may close the consumer in the very thread that asks.  In that case `end` does not wait for the thread, but
+        cancels its call as soon as the broker has ended the long poll, which would otherwise take the messages that
+        the close gives back.
         """
         cancels_at = min(self._clock() + LAST_ANSWER_S, until)
         is_this_thread = self._asks is threading.current_thread()
@@ -229,7 +231,7 @@ class Poller:
             with self._inbox.changed:
                 if not self._is_asking or self._clock() >= until:
                     return
-            left_s = 0.0 if is_this_thread else cancels_at - self._clock()
+            left_s = cancels_at - self._clock()
             if self._asked is not None and left_s > 0:
                 try:
                     self._cluster.transport.consumption.end_polls(*self._asked, left_s)
@@ -238,6 +240,7 @@ class Poller:
             else:
                 self._under_way.cancel()
             if is_this_thread:
+                self._under_way.cancel()
                 return
             with self._inbox.changed:
                 if self._is_asking:

@@ -922,8 +922,14 @@ def test_a_broker_that_does_not_answer_takes_no_time_from_what_is_given_back_to_
         assert (again.body, again.delivery_attempt) == (held[1].body, 2)
 
 
-def test_a_signal_handler_may_close_the_consumer_that_its_thread_waits_in(broker: BrokerThread) -> None:
+def test_a_signal_handler_may_close_the_consumer_that_its_thread_waits_in(
+    broker: BrokerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
     consumer = consumer_of(broker, clock=lambda: 0.0)  # a close that waits for its own thread never ends
+    calls = consumer.cluster.transport.consumption
+    end_polls, change_invisible, made = calls.end_polls, calls.change_invisible, []
+    monkeypatch.setattr(calls, "end_polls", lambda *given: (made.append("end of the poll"), end_polls(*given)))
+    monkeypatch.setattr(calls, "change_invisible", lambda *given: made.append("return") or change_invisible(*given))
     send(broker, b"1")
     main = threading.main_thread()
     assert threading.current_thread() is main and main.ident is not None
@@ -940,6 +946,7 @@ def test_a_signal_handler_may_close_the_consumer_that_its_thread_waits_in(broker
         sends.join(PATIENCE_S)
     finally:
         signal.signal(signal.SIGUSR1, before)
+    assert made == ["end of the poll", "return"]  # or else the poll might take the message that is given back
     with consumer_of(broker) as other:
         (message,) = other.receive(timeout_s=SOON_S)
         assert message.delivery_attempt == 2  # it was given back
