@@ -98,7 +98,7 @@ def send_async_to(bench: Bench, mode: str) -> None:
         plan = plan.again()
         name = f"send_async, {mode} pair, {size} B"
         mine, theirs = results.series("ours"), results.series("Java")
-        bench.report(name, "msgs/s", mine, "RocketMQ's Java producer, 64 threads", theirs, targets.ASYNC_JAVA)
+        bench.report(name, "msgs/s", mine, "RocketMQ's Java producer, 64 threads", theirs, targets.ASYNC_JAVA[size])
         if "Python" in every:
             theirs = results.series("Python")
             bench.report(name, "msgs/s", mine, "official Python client through the proxy", theirs, targets.ASYNC_PYTHON)
@@ -169,7 +169,7 @@ def send_batch_to(bench: Bench, mode: str) -> None:
     reference, theirs = "RocketMQ's Java batch of 500, 16 threads", results.series("Java")
     name = f"{mode} pair, {size} B"
     bench.report(
-        f"list of 500, 4 threads, {name}", "msgs/s", results.series("list"), reference, theirs, targets.BATCH_LIST
+        f"list of 500, 4 threads, {name}", "msgs/s", results.series("list"), reference, theirs, targets.BATCH_LIST[mode]
     )
     bench.report(
         f"columns with tags and keys, {name}",
@@ -177,7 +177,7 @@ def send_batch_to(bench: Bench, mode: str) -> None:
         results.series("columns"),
         reference,
         theirs,
-        targets.BATCH_COLUMNS,
+        targets.BATCH_COLUMNS[mode],
     )
 
 

@@ -174,9 +174,10 @@ def contestants(
     }
 
 
-def ceiling(ours: OurCluster, topic: str, path: Path, rows: int) -> Source:
-    """Returns the null source, which repeats a batch that our decoder has made from a frame."""
-    options = source_options({"nameServer": ours.name_server.address, "topic": topic}, streaming=True)
+def ceiling(ours: OurCluster, topic: str, path: Path, rows: int, profile: str = "rocketmq") -> Source:
+    """Returns the null source, which repeats a batch of our decoder that has the columns of `profile`."""
+    given = {"nameServer": ours.name_server.address, "topic": topic, "schemaProfile": profile}
+    options = source_options(given, streaming=True)
     schema = source_schema(options)
     end = ours.admin.cluster.bounds(topic)[MessageQueue(topic, cluster.BROKER, 0)].max_offset
     ranges = [QueueRange(topic, 0, 0, end)]
@@ -185,5 +186,5 @@ def ceiling(ours: OurCluster, topic: str, path: Path, rows: int) -> Source:
     runs = [OfQueue(MessageQueue(topic, cluster.BROKER, 0), len(records))]
     (batch,) = Decoder(schema, options).batches(records, runs, 0)
     null_source.save(path, batch, schema)
-    given = {"path": str(path), "rows": str(rows), "partitions": "4"}
-    return Source(null_source.NAME, given, body="body")
+    repeated = {"path": str(path), "rows": str(rows), "partitions": "4"}
+    return Source(null_source.NAME, repeated, body="value" if profile == "kafka" else "body")

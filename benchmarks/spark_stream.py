@@ -19,6 +19,7 @@ from benchmarks.peers.kafka import Kafka
 from benchmarks.spark import Source, Spark, ended_ms, started_ms
 from benchmarks.spark_read import NULL, ceiling, report, with_kafkas
 
+NULL_KAFKA = f"{NULL} with Kafka's columns"
 TIMEOUT_S = 600
 FULL_BATCHES = 8
 FEW = 1000  # rows of a first batch, few enough that only the fixed cost of a batch counts
@@ -38,6 +39,7 @@ def run(bench: Bench) -> None:
         topic = ours.fill(f"stream{size}", rows, size)
         sources = with_kafkas(bench, made, ours, peer, topic, rows, size)
         sources[NULL] = nulls[size] = ceiling(ours, topic, bench.folder / f"null{size}", rows)
+        sources[NULL_KAFKA] = ceiling(ours, topic, bench.folder / f"null-kafka{size}", rows, "kafka")
         limit = {"maxOffsetsPerTrigger": str(batch)}
         streams: dict[str, Contestant | Missing] = {
             name: source if isinstance(source, Missing) else partial(stream, made, source.having(limit), rows)
@@ -48,7 +50,8 @@ def run(bench: Bench) -> None:
         name = f"stream, {size} B"
         for what, reference, target in (
             ("Kafka's columns", "Kafka source", targets.STREAM_KAFKA[size]),
-            ("Kafka's columns", "Kafka source, tuned", targets.STREAM_TUNED),
+            ("Kafka's columns", "Kafka source, tuned", targets.STREAM_TUNED[size]),
+            ("Kafka's columns", NULL_KAFKA, targets.STREAM_CEILING),
             ("all columns", "Kafka source", targets.READ_ALL_KAFKA),
             ("all columns", NULL, targets.READ_ALL_CEILING),
         ):
