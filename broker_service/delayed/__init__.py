@@ -1,1 +1,1 @@
-"""Delivers delayed messages: those with a delay level (schedule topic) and those with a delivery time (timers)."""
+"""Delivers delayed messages: those with a delay level (`schedule.py`), and those with a delivery time (timers)."""

@@ -1,9 +1,9 @@
 """Decides when a delayed message is due, and how far each delay level is delivered.
 
-A delayed message waits in queue level-1 of SCHEDULE_TOPIC_XXXX until its time.  Its delivery appends a new record to
-its real topic, and this record has the level and the schedule offset.  So the log itself says how far each level is
-delivered, and a crash neither repeats nor loses a delivery.  A `DelayPosition` only saves reading the log from its
-beginning.
+A delayed message waits in queue level-1 of SCHEDULE_TOPIC_XXXX until it is due.  A delivery appends a new record to the
+message's real topic, and this record has the delay level and the offset in the schedule topic.  The log itself
+therefore says how far each level is delivered, so that a crash neither repeats nor loses a delivery.  A saved
+`DelayPosition` only makes it unnecessary to read the log from its beginning.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -30,13 +30,15 @@ READ_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class DelayPosition:
-    """The next schedule offset of each delay level, when the log ended at `log_offset`."""
+    """For each delay level, the schedule offset of the next message to deliver, when the log ended at `log_offset`."""
 
     log_offset: int = 0
     offsets: Mapping[int, int] = field(default_factory=dict)
 
     def advanced(self, log_offset: int, delivered: Iterable[tuple[int, int]]) -> "DelayPosition":
-        """Returns the position after the delivery of these (level, schedule offset) pairs before `log_offset`."""
+        """Returns the position that also has these deliveries: (level, schedule offset) pairs from records before
+        `log_offset`.
+        """
         offsets = dict(self.offsets)
         for level, schedule_offset in delivered:
             offsets[level] = max(offsets.get(level, 0), schedule_offset + 1)
@@ -58,7 +60,7 @@ class Log(Protocol):
 
 
 def replayed_positions(position: DelayPosition, log: Log) -> Iterator[DelayPosition]:
-    """Reads the log from `position` to its end.  Yields the position after each read."""
+    """Reads the log from `position` to its end for records of deliveries.  Yields the new position after each read."""
     for at, data in whole_records(log, position.log_offset):
         with log.decoding(data, at - len(data)):
             marks = _marks(data)
@@ -67,17 +69,19 @@ def replayed_positions(position: DelayPosition, log: Log) -> Iterator[DelayPosit
 
 
 def whole_records(log: Log, log_offset: int, read_bytes: int = READ_BYTES) -> Iterator[tuple[int, bytes]]:
-    """Reads the log from `log_offset` to its end.  Yields pairs: the log offset after the records, and the records."""
+    """Reads the log from `log_offset` to its end.  Yields for each read the log offset after its complete records, and
+    these records.
+    """
     at = max(log_offset, log.min_offset)
     while at < log.end_offset:
-        at = max(at, log.min_offset)  # log files may expire meanwhile
+        at = max(at, log.min_offset)  # log files may expire while this function reads
         data = log.read(at, read_bytes)
         whole, is_blank = _whole_records(data)
         if is_blank:
             at += BLANK.unpack_from(data)[0]
             continue
         if not whole:
-            # A single record may be longer than a read.
+            # A single record may be longer than one read.
             whole = int.from_bytes(data[:4], "big")
             if whole <= len(data):
                 raise log.damaged(at, "no record")
@@ -87,7 +91,9 @@ def whole_records(log: Log, log_offset: int, read_bytes: int = READ_BYTES) -> It
 
 
 def _whole_records(data: bytes) -> tuple[int, bool]:
-    """Returns how many bytes of `data` are complete records, and True if a blank record comes first."""
+    """Returns how many bytes of `data` are complete records, and True if `data` begins with a blank record, which fills
+    a log file's end.
+    """
     at = 0
     while at + BLANK.size <= len(data):
         size, magic = BLANK.unpack_from(data, at)
@@ -100,7 +106,7 @@ def _whole_records(data: bytes) -> tuple[int, bool]:
 
 
 def _marks(data: bytes) -> list[tuple[int, int]]:
-    """Returns (level, schedule offset) of the delivered messages among these records."""
+    """Returns (level, schedule offset) of the delayed messages that these records deliver."""
     if f"{PROPERTY_DELIVERED_OFFSET}\x01".encode() not in data:
         return []
     records = Records.walk(data)
@@ -113,15 +119,15 @@ def _marks(data: bytes) -> list[tuple[int, int]]:
 def due_in_ms(stored_ms: int, delay_ms: int, now_ms: int) -> int:
     """Returns in how many milliseconds a message with this store time must be delivered.
 
-    A message whose store time is in the future is due at once, as in RocketMQ (correctDeliverTimestamp).  In this case
-    the clock was set back, or is behind the clock of the former master.  Otherwise the later messages of the level
-    would have to wait for this one.
+    A message whose store time is in the future is due at once, as in RocketMQ (correctDeliverTimestamp), because its
+    store time is wrong.  A store time is in the future if the clock was set back, or is behind the clock of the former
+    master.  If this message waited, all later messages of its level would wait, too.
     """
     return 0 if stored_ms > now_ms else max(0, stored_ms + delay_ms - now_ms)
 
 
 def delivered_record(delayed: Record, level: int, schedule_offset: int) -> Record:
-    """Makes the record that delivers a delayed message to its real topic and queue."""
+    """Makes the record that delivers a delayed message, in its real topic and queue."""
     properties = dict(delayed.properties)
     topic = properties.get(PROPERTY_REAL_TOPIC, "")
     queue_id = properties.get(PROPERTY_REAL_QUEUE_ID, "")

@@ -1,6 +1,6 @@
 """ScheduleService delivers messages with a delay level when they are due, on a master that takes writes.
 
-On a slave it only keeps the master's position, in case the slave is promoted.
+On a slave, ScheduleService only keeps the master's position, for the case that the slave is promoted.
 """
 
 import asyncio
@@ -27,38 +27,42 @@ BATCH = 32
 
 
 class ScheduleService:
-    """Keeps two files.  `delay_file` is RocketMQ's `delayOffset.json`.  `position_file` is ours, and also has the log
-    offset for which it is true.
+    """Keeps two files.  `delay_file` is RocketMQ's `delayOffset.json`, which has the offset of each level.
+    `position_file` is the broker's own file, which also has the log offset at which these offsets were true.
     """
 
     def __init__(self, broker: Broker, delay_file: JsonStore, position_file: JsonStore) -> None:
         self._broker = broker
         self._delay_file = delay_file
         self._position_file = position_file
-        self._masters_position: DelayPosition | None = None  # this log may not have reached its log offset yet
+        # Taken over once this log reaches the position's log offset.
+        self._masters_position: DelayPosition | None = None
         self._position = self._load()
         self._version = DataVersion()
         self._saved: DelayPosition | None = None
         self._offsets: dict[int, int] = {}
-        self._retry_at: dict[int, float] = {}  # level -> time of the broker's clock at which it is read again
+        # Delay level -> time of the broker's clock at which its queue is read again.
+        self._retry_at: dict[int, float] = {}
         self._running = False
         self.loop = MasterLoop(broker, self.deliver_due, "delayed messages")
         broker.visibility.arrived.append(self._arrived)
 
     def position(self) -> DelayPosition:
-        """Returns how far each level is delivered, and the end of the log for which this is true."""
+        """Returns how far each level is delivered, and the log's end for which this is true."""
         if self._running:
             return DelayPosition(self._broker.store.end_offset, dict(self._offsets))
         self._adopt()
         return self._position
 
     def take_masters_position(self, position: DelayPosition) -> None:
-        """Takes over how far the master has delivered each level, when its log ended at the position's log offset."""
+        """Takes over how far the master had delivered each level when its log ended at the position's log offset."""
         self._adopt()
         self._masters_position = position
 
     def log_cut(self, end_offset: int) -> None:
-        """Drops a position that depends on bytes that were cut.  The log is then read again from its beginning."""
+        """Drops a position that is beyond the log's new end after a cut.  Deliveries are then found by reading the log
+        from its beginning.
+        """
         self._masters_position = None
         if self._position.log_offset > end_offset:
             self._position = DelayPosition()
@@ -71,7 +75,7 @@ class ScheduleService:
     # --- delivering -------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Delivers until it is cancelled.  Start it when the broker begins to take writes."""
+        """Delivers messages until the task is cancelled.  The broker starts this loop when it begins to take writes."""
         self._adopt()
         await self._catch_up()
         self._offsets = dict(self._position.offsets)
@@ -83,10 +87,10 @@ class ScheduleService:
             self._running = False
 
     async def _catch_up(self) -> None:
-        """Brings the position to the end of the log.
+        """Reads the deliveries up to the end of the log.
 
-        This waits as long as the disk cannot read the log, because an earlier delivery could be the second one of a
-        message.
+        Waits as long as the disk cannot read the log, because a delivery that the log already has would deliver its
+        message twice.
         """
         store = self._broker.store
         while self._has_queues():
@@ -104,7 +108,7 @@ class ScheduleService:
             await asyncio.sleep(0)
 
     async def deliver_due(self) -> float:
-        """Delivers the due messages of every level.  Returns the seconds until more may be due."""
+        """Delivers the due messages of all levels.  Returns the seconds after which it must be called again."""
         sleep_s = LONGEST_SLEEP_S
         now = self._broker.clock()
         for level, delay_ms in enumerate(self._broker.config.delay_levels_ms, start=1):
@@ -118,7 +122,7 @@ class ScheduleService:
         return sleep_s
 
     async def _deliver_level(self, level: int, delay_ms: int) -> float:
-        """Delivers the level's messages that are due.  Returns in how many seconds the next one is due."""
+        """Delivers all due messages of a level.  Returns the seconds until the next message of the level is due."""
         while True:
             delivered, next_s = await self._deliver_batch(level, delay_ms)
             if not delivered:
@@ -126,18 +130,21 @@ class ScheduleService:
             await asyncio.sleep(0)
 
     async def _deliver_batch(self, level: int, delay_ms: int) -> tuple[int, float]:
-        """Delivers the level's next messages.  Returns how many, and in how many seconds the one after them is due."""
+        """Delivers the due messages of one read of a level's queue.  Returns how many messages it has delivered, and
+        the seconds until the next one is due.
+        """
         broker = self._broker
         found = await cold_reads.read(broker.store, lambda: self._next_of(level))
         if found is None or found.status is not GetMessageStatus.FOUND:
             if found is not None and found.next_begin_offset > self._offsets[level]:
-                self._offsets[level] = found.next_begin_offset  # the messages before it have expired
+                self._offsets[level] = found.next_begin_offset  # the messages before this offset have expired
             return 0, LONGEST_SLEEP_S
         delivered = 0
         at = 0
         for size in np.frombuffer(found.sizes, "<u4").tolist():
             with broker.store.log.decoding(found.records):
-                delayed = record.decode(found.records, at)  # checks the checksum, because the copy gets a new one
+                # Decoding verifies the checksum, because the copy gets a new one.
+                delayed = record.decode(found.records, at)
             at += size
             wait_ms = due_in_ms(delayed.store_timestamp, delay_ms, broker.now_ms())
             if wait_ms > 0:
@@ -148,19 +155,21 @@ class ScheduleService:
         return delivered, 0.0
 
     def _next_of(self, level: int) -> GetMessageResult | None:
-        """Reads the level's next messages.  Returns None if the level has never had one."""
+        """Reads the next messages of a level.  Returns None if the level has never had a message."""
         store = self._broker.store
         min_offset, max_offset = store.queues.bounds(SCHEDULE_TOPIC, level - 1)
         if max_offset == 0:
             return None
-        # As in RocketMQ, a position outside the queue is moved into it.
+        # As in RocketMQ, an offset outside the queue is moved to its nearest end.
         offset = self._offsets[level] = min(max(self._offsets.get(level, 0), min_offset), max_offset)
         return store.queues.get_message(SCHEDULE_TOPIC, level - 1, offset, BATCH, 1 << 20, None)
 
     def _deliver(self, delayed: record.Record, level: int, schedule_offset: int) -> None:
-        """Appends the delivery and moves the level's offset in one step, so that offsets and log always agree."""
+        """Appends the delivery and moves the level's offset in one step of the event loop, so that the offsets always
+        agree with the log.
+        """
         broker = self._broker
-        broker.check_writable()  # the broker may have been fenced or stopped since the last message
+        broker.check_writable()  # while this task waited, the broker may have been fenced or stopped
         if reason := broker.store.admission.why_not_writable():
             raise ServiceNotAvailable(reason)
         try:
@@ -189,7 +198,9 @@ class ScheduleService:
             saving()
 
     def saving(self) -> Callable[[], None] | None:
-        """Returns a function that writes both files on any thread; None if nothing has changed since the last one."""
+        """Returns a function that writes both files and may run on any thread.  Returns None if nothing has changed
+        since the last write.
+        """
         position = self.position()
         if position == self._saved or not (position.offsets or self._has_queues()):
             return None
@@ -212,9 +223,9 @@ class ScheduleService:
             return DelayPosition(0, rocketmqs)
         log_offset = int(ours["commitLogOffset"])
         if log_offset > self._broker.store.end_offset:
-            return DelayPosition()  # the log has lost bytes on which the position depends
+            return DelayPosition()  # the log has lost bytes on which the saved position depends
         offsets = _table(ours["offsets"])
-        # RocketMQ may have used the directory since, and then its own offsets are higher.
+        # A RocketMQ may have used this store since the file was written, and RocketMQ's offsets are then higher.
         return DelayPosition(
             log_offset,
             {level: max(offset, offsets.get(level, 0)) for level, offset in {**offsets, **rocketmqs}.items()},

@@ -1,19 +1,19 @@
 """TimerDelivery delivers messages at their delivery time, on a master that takes writes.
 
-A message with a delivery time waits as a record of the timer topic.  Such a record is called a timer.  A batch of
-timers is delivered in one step of the event loop, which appends three things to the log:
+A message with a delivery time waits as a record of the timer topic, which is called a timer.  A batch of timers is
+delivered in one step of the event loop, which appends three things to the log:
 
-1. TimerDelivery appends COPYING, a transition in the state topic, which says that copies may follow from this log
-offset on.
+1. First TimerDelivery appends COPYING, a transition in the state topic, which says that copies may follow.
 
-2. TimerDelivery appends the copies, in the users' topics.  A property of each copy names the timer that the copy
-settles.
+2. Then TimerDelivery appends copies of the messages in the users' topics.  A property of each copy names the timer that
+  it settles.
 
-3. TimerDelivery appends COPIED, a transition in the state topic, with the timers that are settled.
+3. At last TimerDelivery appends COPIED, a transition in the state topic, which names the settled timers.
 
-COPIED repeats what the copies say, because slaves and starts read only the state topic, and not all users' records.
-After a crash between COPYING and COPIED, the next master reads the log from COPYING on, finds the copies, and appends
-the missing COPIED.  Until then it delivers nothing, so no message is delivered twice.
+COPIED repeats the timers that the copies name, because slaves and starting brokers read only the state topic, and not
+all users' records.  If a crash comes between COPYING and COPIED, the next master reads the log from COPYING on, finds
+the copies, and appends the missing COPIED.  A new master delivers nothing before COPIED is complete, so no message is
+delivered twice.
 """
 
 import asyncio
@@ -44,19 +44,19 @@ from broker_service.store.message_store import MessageStore
 
 logger = logging.getLogger(__name__)
 
-_Copy = tuple[str, bytes]  # topic and encoded record
+_Copy = tuple[str, bytes]  # a topic, and an encoded record for it
 
 BATCH = 100
 _BATCH_BYTES = 4 << 20
 _SETTLED_AT_ONCE = 1000
-_KEPT_WAITING_S = 60.0  # time for which all timers wait for copies that cannot be read
+_KEPT_WAITING_S = 60.0  # how long all timers wait if the copies of an interrupted batch cannot be read
 READ_BYTES = 64 << 10
-_KEPT_UNREADABLE_S = 3600.0  # time for which an unreadable timer prevents the deletion of its log file
+_KEPT_UNREADABLE_S = 3600.0  # how long an unreadable timer prevents the deletion of its log file
 
 
 class TimerDelivery:
-    """Delivers timers once `may_begin` is set, which says that RocketMQ's own checkpoints are taken over from the
-    store.
+    """Delivers timers once the event `may_begin` is set, which means that RocketMQ's own checkpoints have been taken
+    over.
     """
 
     def __init__(self, broker: Broker, writer: StateWriter, may_begin: asyncio.Event) -> None:
@@ -64,11 +64,12 @@ class TimerDelivery:
         self._writer = writer
         self._may_begin = may_begin
         self.loop = MasterLoop(broker, self._work, "messages with a delivery time")
-        # Log offset of an unreadable timer -> when it is read again, and since when it cannot be read.
+        # Log offset of an unreadable timer -> the time when it is read again, and the time since when it cannot be
+        # read.
         self._retry_at: dict[int, float] = {}
         self._unreadable_since: dict[int, float] = {}
         self._copies_unread_since: float | None = None
-        self._has_begun = False  # True once the timers that RocketMQ has delivered are settled
+        self._has_begun = False  # True once the timers that a RocketMQ has delivered are settled
         self._needed = NeededLog(broker.store)
         broker.visibility.arrived.append(self._arrived)
 
@@ -83,7 +84,7 @@ class TimerDelivery:
     # --- delivering -------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Delivers until it is cancelled.  Start it when the broker begins to take writes."""
+        """Delivers timers until the task is cancelled.  The broker starts this loop when it begins to take writes."""
         self._retry_at.clear()
         self._unreadable_since.clear()
         self._copies_unread_since = None
@@ -98,7 +99,7 @@ class TimerDelivery:
         return await self.deliver_due()
 
     async def _begin(self) -> None:
-        """Settles the timers that a RocketMQ has delivered, if one has used this store."""
+        """If a RocketMQ has used this store, settles the timers that the RocketMQ has delivered."""
         self._writer.catch_up()
         await self.complete_batch()
         delivered = timer_check.delivered(self._broker.store, self._check_path)
@@ -110,7 +111,7 @@ class TimerDelivery:
                 self._writer.append(Copied(one, tuple(log_offsets[first : first + _SETTLED_AT_ONCE])))
 
     async def deliver_due(self) -> float | None:
-        """Delivers the timers that are due.  Returns the seconds until the next one is due, or None if that is not
+        """Delivers all timers that are due.  Returns the seconds until the next timer is due, or None if this is not
         known.
         """
         broker = self._broker
@@ -120,7 +121,7 @@ class TimerDelivery:
         for second in self.timers.due(broker.day_ms()):
             while log_offsets := self.timers.first(second, BATCH, self._tried_later()):
                 batch = await self._read(second, log_offsets)
-                # Nothing may be awaited between this wait and the appends.
+                # Nothing may be awaited between this line and the appends.
                 await broker.topics.until_settled(*(timer_record.topic_of(waiting) for waiting in batch))
                 self._deliver(second, batch)
                 await asyncio.sleep(0)
@@ -134,7 +135,7 @@ class TimerDelivery:
         return self._retry_at.keys()
 
     async def _read(self, second: int, log_offsets: Iterable[int]) -> list[Record]:
-        """Reads the timers at these log offsets.  Timers that cannot be read are tried again later."""
+        """Reads the timers at these log offsets.  A timer that cannot be read is tried again later."""
         found: list[Record] = []
         size = 0
         for log_offset in log_offsets:
@@ -149,7 +150,7 @@ class TimerDelivery:
         return found
 
     async def _read_unread(self, without: Collection[int] = ()) -> None:
-        """Reads the timers whose second is not known, because they could not be read before."""
+        """Reads the timers whose delivery time is not known, because an earlier read failed."""
         for log_offset in sorted(self.timers.unread.difference(without)):
             waiting = await self._read_one(log_offset, partial(record.decode, check_crc=False))
             if log_offset not in self.timers.unread:
@@ -171,7 +172,7 @@ class TimerDelivery:
                 )
 
     async def _read_one(self, log_offset: int, decode: Callable[[bytes], Record]) -> Record | None:
-        """Reads one timer.  Logs it and returns None if the timer cannot be read or has expired."""
+        """Reads one timer.  Returns None if the timer cannot be read or has expired, which is logged."""
         store = self._broker.store
         try:
             found = decode(await cold_reads.read(store, partial(store.log.record_at, log_offset)))
@@ -190,7 +191,9 @@ class TimerDelivery:
         return found
 
     def _waiting(self, second: int, log_offset: int, data: bytes) -> Record:
-        """Decodes a timer.  Raises StoreCorrupt if it names another second, because properties have no checksum."""
+        """Decodes a timer.  Raises StoreCorrupt if the timer's delivery time is in another second, because properties
+        have no checksum.
+        """
         waiting = record.decode(data, check_crc=False)
         with suppress(ValueError):
             if timer_record.second_of(waiting) == second:
@@ -198,8 +201,8 @@ class TimerDelivery:
         raise self._broker.store.log.damaged(log_offset, f"its delivery time was in second {second}")
 
     def _deliver(self, second: int, batch: list[Record]) -> None:
-        """Appends the copies of a batch, and settles the batch.  Recalled messages and those without a topic get no
-        copy.
+        """Appends the copies of a batch of timers, and settles the batch.  Recalls, recalled messages, and messages
+        whose topic no longer exists get no copy.
         """
         self._settle(second, [(waiting.commit_log_offset, self._delivered(second, waiting)) for waiting in batch])
 
@@ -227,9 +230,10 @@ class TimerDelivery:
         return copy.topic, record.encode(copy)
 
     def _settle(self, second: int, batch: Iterable[tuple[int, _Copy | None]]) -> None:
-        """Appends COPYING, the copies and COPIED for those timers of a batch that still wait.
+        """Appends COPYING, the copies and COPIED for those timers of a batch that are still waiting.
 
-        `batch` has (log offset, copy) pairs.  A timer without a copy is only settled.
+        `batch` has pairs: the log offset of a timer, and its copy.  A timer without a copy is settled and not
+        delivered.
         """
         broker, timers = self._broker, self.timers
         batch = [(log_offset, copy) for log_offset, copy in batch if timers.waits(second, log_offset)]
@@ -252,9 +256,10 @@ class TimerDelivery:
         self._writer.append(Copied(second, tuple(log_offset for log_offset, _ in batch)))
 
     async def complete_batch(self) -> None:
-        """Appends the COPIED that an interrupted batch lacks.  Nothing is delivered before that.
+        """Appends the COPIED that is missing after an interrupted batch.  No timer is delivered before COPIED is
+        appended.
 
-        Copies that the disk cannot read for a minute do not count, so their timers are delivered again.
+        If the disk cannot read the copies for a minute, they are ignored, so these messages are delivered twice.
         """
         if (begin := self.timers.copying) is None:
             return
@@ -269,7 +274,8 @@ class TimerDelivery:
                 for topic, source in sources:
                     if source is not None and self.timers.waits(*source):
                         found.setdefault(source[0], []).append(source[1])
-                    # The copies of a batch are adjacent, and only transitions come between COPYING and the first copy.
+                    # The copies of a batch are adjacent, and only transitions of the state come between COPYING and the
+                    # first copy.
                     is_end = is_end or (source is None and topic != STATE_TOPIC)
         except (ReadFailed, StoreCorrupt) as error:
             now = self._broker.clock()
@@ -283,7 +289,9 @@ class TimerDelivery:
     # --- retention --------------------------------------------------------------------------------------------------
 
     async def move(self, log_offset: int) -> None:
-        """Appends the timers before a log offset again, because the log files before this offset expire."""
+        """Appends the timers before `log_offset` again at the log's end, because the log files before this offset
+        expire.
+        """
         self._writer.catch_up()
         await self.complete_batch()
         await self._read_unread()
@@ -294,21 +302,21 @@ class TimerDelivery:
                 await asyncio.sleep(0)
 
     def _moved(self, second: int, waiting: Record) -> _Copy | None:
-        """Makes a copy that waits instead; None for recalled messages and for recalls, which name only earlier
-        messages.
+        """Makes a copy that waits in place of the timer.  Returns None for recalled messages and for recalls, because a
+        recall names only earlier messages.
         """
         return None if self._is_void(second, waiting) else self._encoded(timer_record.moved_record(waiting))
 
     def needed_from(self) -> int | None:
-        """Returns the log offset from which timers need the log; None if there has never been a timer."""
+        """Returns the log offset from which the log is needed for timers; None if there has never been a timer."""
         if not self._broker.store.queues.end(TIMER_TOPIC, 0):
             return None
         return self._needed.begins_at(self.timers.oldest(self._given_up()))
 
     def _given_up(self) -> Collection[int]:
-        """Returns the timers that could not be read for so long that their log file may be deleted.
+        """Returns the timers that have been unreadable for so long that their log file may be deleted.
 
-        Such timers are still delivered if they can be read before the deletion.
+        Such a timer is still delivered if it can be read before the deletion.
         """
         before = self._broker.clock() - _KEPT_UNREADABLE_S
         return {log_offset for log_offset, since in self._unreadable_since.items() if since <= before}
@@ -316,9 +324,9 @@ class TimerDelivery:
     # --- for a real RocketMQ ----------------------------------------------------------------------------------------
 
     def write_check(self) -> None:
-        """Writes RocketMQ's `timercheck`, so that a RocketMQ that opens this store continues at the oldest timer.
+        """Writes RocketMQ's file `timercheck`, so that a RocketMQ that opens this store continues at the oldest timer.
 
-        A `timercheck` that RocketMQ has written is not overwritten before this broker has read it.
+        A `timercheck` that RocketMQ has written stays as it is until this broker has read it.
         """
         store, path = self._broker.store, self._check_path
         if store.queues.end(TIMER_TOPIC, 0) and (self._has_begun or not timer_check.is_rocketmqs(store, path)):

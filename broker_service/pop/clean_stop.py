@@ -25,7 +25,7 @@ class CleanStop:
         self._transactions = transactions
 
     def note_transactions(self) -> None:
-        """Commits the offsets at which a RocketMQ would continue with open transactions."""
+        """Commits the offsets at which a RocketMQ would continue to handle the open transactions."""
         try:
             self._writer.check_all_known()
         except (ReadFailed, StoreCorrupt, StoreTooNew) as error:
@@ -36,9 +36,9 @@ class CleanStop:
     def note_offsets(self) -> None:
         """Commits the offset at which a RocketMQ would continue, for each queue of each group that pops.
 
-        This is the offset of the group's first message that is not settled.  Queues from which the group has taken
-        nothing get the offset of their first message, because RocketMQ's consumers may begin at the end of a queue
-        without an offset.
+        The committed offset is that of the group's first message that is not settled, which means neither acknowledged
+        nor moved.  If the group has taken nothing from a queue, the offset of the queue's first message is committed,
+        because RocketMQ's consumers may begin at the end of a queue that has no committed offset.
         """
         broker = self._broker
         if broker.is_slave:

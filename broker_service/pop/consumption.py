@@ -1,7 +1,7 @@
-"""Consumption: puts the parts of pops together, with the state that pops, transactions and timers share.
+"""Consumption connects the parts of pop consumption, and holds the state that pops, transactions and timers share.
 
-The calls of a master change the state.  A slave's state follows the log, so that the slave can be promoted.
-`__init__.py` lists the calls.
+On a master, method calls change this state.  A slave builds its state from the replicated log, so that the slave can be
+promoted.  `pop/__init__.py` lists the methods.
 """
 
 import logging
@@ -74,8 +74,8 @@ class Consumption:
     def start(self) -> None:
         """Reads the state from the log.
 
-        If that fails, the broker starts without the state.  Calls that need the state then raise the failure again, and
-        all other calls work.
+        If the state cannot be read, the broker starts without it.  Calls that need the state then raise that error
+        again, and all other calls work.
         """
         try:
             self.writer.reload()
@@ -86,7 +86,9 @@ class Consumption:
             )
 
     def saving(self) -> Callable[[], None] | None:
-        """Returns a function that writes a snapshot on any thread; None if the last snapshot is still up to date."""
+        """Returns a function that writes a snapshot on any thread.  Returns None if the last snapshot is still up to
+        date.
+        """
         return self.log.saving()
 
     @property
@@ -96,13 +98,15 @@ class Consumption:
     def needed_from(self) -> int | None:
         """Returns the log offset up to which the state has read the log; None if it has read the complete log.
 
-        Retention must keep the log after this offset, because the state cannot know which records after it are still
+        Retention must keep the log after this offset, because the state cannot know which of those records are still
         needed.
         """
         return self.log.unapplied_from
 
     async def run(self) -> None:
-        """Expires deliveries until it is cancelled.  Start it when the broker begins to take writes."""
+        """Handles expired deliveries until the task is cancelled.  The broker starts this loop when it begins to take
+        writes.
+        """
         self.expiry.begin()
         self.take_over.done.clear()
         self._is_new_master = True

@@ -1,4 +1,6 @@
-"""Deletions: drops the state of pops when a topic or a group is deleted, and moves it when offsets are reset."""
+"""Deletions: drops a topic's or a group's pop state when the topic or group is deleted, and moves it when offsets are
+reset.
+"""
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Set
@@ -16,12 +18,12 @@ from broker_service.transactions.transactions import Transactions
 
 logger = logging.getLogger(__name__)
 
-_RESETS_OF_ONE_RECORD = 30  # as many resets, even with the longest names, fit into one record of the state
+_RESETS_OF_ONE_RECORD = 30  # one record of the state holds this many resets, even with the longest names
 
 
 class Deletions:
-    """Handles the deletions and resets of which the broker's tables notify it.  Ends the transactions of a deleted
-    topic, too.
+    """Handles the deletions and resets that the broker's tables report.  A topic's deletion also ends the topic's open
+    transactions.
     """
 
     def __init__(self, broker: Broker, writer: StateWriter, places: Places, transactions: Transactions) -> None:
@@ -29,14 +31,14 @@ class Deletions:
         self._writer = writer
         self._places = places
         self._transactions = transactions
-        self._is_due = True  # a crash may have left the state of a topic that was deleted
+        self._is_due = True  # a crash may have left pop state of a topic that was deleted
         self._due_at = 0.0
         broker.topics.changed.append(self._topic_changed)
         broker.group_dropped.append(self.drop_group)
         broker.offsets_reset.append(self.reset)
 
     def complete(self) -> None:
-        """Tries failed deletions again, if their time has come.  Call it periodically."""
+        """Tries failed deletions again if the retry time has come.  The caller calls this method periodically."""
         if self._is_due and self._broker.clock() >= self._due_at:
             self._try(self.drop_deleted)
 
@@ -45,11 +47,13 @@ class Deletions:
             self._try(lambda: self._drop_topic(name))
 
     def reset(self, group: str, topic: str, offsets: Mapping[int, int]) -> bool:
-        """Moves the group's pops to these offsets.  Returns False if the group has popped none of these queues.
+        """Makes the group's pops continue at these offsets.  Returns False if the group has never popped any of these
+        queues.
 
-        If the log refuses the change, either nothing has moved, or the error names the queues that have moved.
+        If the log refuses the change, an error is raised: either no queue was reset, or the error names the queues that
+        were.
         """
-        self._writer.flush()  # a pending pop may be the first of its place
+        self._writer.flush()  # a pending pop may be the group's first one of a queue
         places = [Place(group, topic, queue_id) for queue_id in offsets]
         self._writer.catch_up()
         resets = [Reset(place, offsets[place.queue_id]) for place in places if place in self._writer.state.queues]
@@ -66,7 +70,7 @@ class Deletions:
         return bool(resets)
 
     def drop_deleted(self) -> None:
-        """Drops deleted topics that the state still has because of a crash or a full disk."""
+        """Drops the pop state that deleted topics still have because of a crash or a full disk."""
         topics = self._broker.topics
         named = {name for place in self._writer.state.queues for name in (place.topic, original_topic(place))}
         named |= {transaction.topic for transaction in self._writer.state.transactions.open}
@@ -76,12 +80,12 @@ class Deletions:
         self._is_due = False
 
     def _drop_topic(self, name: str) -> None:
-        """Drops a topic and the retry topics of its groups, so that a new topic of that name does not get their
-        messages.
+        """Drops the pop state of a topic and deletes its groups' retry topics, so that a new topic of that name does
+        not get the old messages.
 
-        The retry topics are deleted first, because their names follow from the topic's places.
+        The retry topics are deleted first, because their names can be found only from the pop state of the topic.
         """
-        self._writer.flush()  # a pending pop may be the first of its place
+        self._writer.flush()  # a pending pop may be the group's first one of a queue
         self._transactions.drop_topic(name)
         places = [place for place in self._writer.state.queues if name in (place.topic, original_topic(place))]
         self._delete_retries({retry for place in places for retry in self._places.retry_topics(place.group, name)})
@@ -89,12 +93,13 @@ class Deletions:
         self._writer.append(*(Drop(topic=topic) for topic in left))
 
     def drop_group(self, name: str) -> None:
-        """Drops a group and its retry topics, so that a new group of that name does not get their messages.
+        """Drops the pop state of a group and deletes its retry topics, so that a new group of that name does not get
+        the old messages.
 
-        Deletes the retry topics first, as for a topic.  Raises if the disk or the log refuses the change, and may then
-        be called again.
+        The retry topics are deleted first, because their names can be found only from the pop state.  Raises if the
+        disk or the log refuses the change; the caller may then call this method again.
         """
-        self._writer.flush()  # a pending pop may be the first of its place
+        self._writer.flush()  # a pending pop may be the group's first one of a queue
         self._writer.check_writable()
         self._delete_retries(self._retry_topics_of(name))
         if any(place.group == name for place in self._writer.state.queues):
@@ -103,8 +108,9 @@ class Deletions:
     def _retry_topics_of(self, group: str) -> set[str]:
         """Returns the names of all retry topics of a group.
 
-        These are the broker's own retry topics, and those that RocketMQ has made for topics that the group has read.
-        The retry topic of the group's RocketMQ push consumers is also returned, unless another group reads it.
+        The result has the broker's own retry topics, and those that RocketMQ has made for topics that the group has
+        read.  The result also has the retry topic of the group's RocketMQ push consumers, unless another group reads
+        that topic.
         """
         read = self._broker.offsets.topics_by_group()
         of_group = {place.topic for place in self._writer.state.queues if place.group == group} | read.get(group, set())
@@ -126,8 +132,8 @@ class Deletions:
             broker.offsets.delete_topics(names)
 
     def _try(self, change: Callable[[], None]) -> None:
-        """Calls `change`.  If it fails, `complete` tries again later, because a failure does not undo a topic's
-        deletion.
+        """Calls `change`.  If `change` fails, `complete` runs the deletion again later, because the topic stays deleted
+        nevertheless.
         """
         try:
             change()
@@ -139,7 +145,7 @@ class Deletions:
 
 
 def _ranges(numbers: Iterable[int]) -> str:
-    """Returns the numbers as text like `0-4, 7`."""
+    """Returns the numbers as text in which consecutive numbers are joined, such as `0-4, 7`."""
     parts: list[list[int]] = []
     for number in sorted(numbers):
         if parts and parts[-1][-1] == number - 1:

@@ -1,5 +1,5 @@
 """The values of pops, acknowledgements and changes of deadlines.  Times are milliseconds since 1970 on the broker's
-clock; waits are seconds.
+clock; waiting times are seconds.
 """
 
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from broker_service.errors import InvalidParameter
 from broker_service.put_result import PutStatus
 
 MAX_MESSAGES = 32  # most messages of one pop, as in RocketMQ 5
-MAX_HANDLES = 1024  # most handles of one call, because the event loop handles them without a pause
+MAX_HANDLES = 1024  # most handles of one call, because the event loop handles all of them without a pause
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,9 +19,9 @@ class Pop:
     """A consumer's request for messages of any queue of a topic.
 
     With `auto_renew` the broker extends the deadlines while the client is connected, and ignores `invisible_ms`.
-    `poll_s` is how long the pop may wait for a first message, and `timeout_s` how long disk and slave may take after
-    that.  A client that got no answer pops again with the same `attempt_id` (empty if clients do not).  If its group
-    consumes in order, it then gets the messages that its first pop took.
+    `poll_s` is how long the pop may wait for a first message.  `timeout_s` is how long the disk and the slave may then
+    take to store the delivery.  A client that got no answer pops again with the same `attempt_id`, which is empty for
+    clients that do not.  If the group consumes in order, the second pop gets the messages that the first one took.
     """
 
     group: str
@@ -44,11 +44,11 @@ class PopStatus(Enum):
 
 
 class Delivery(NamedTuple):
-    """A message that a client has until `deadline_ms`.
+    """A message that a client holds until `deadline_ms`.
 
     `record` has the bytes of the log, which `rocketsim_proto.records.record.decode` reads.  `topic` is the topic of the
-    pop, even for a retried message, whose record, queue and offset are those in the retry topic.  `attempt` counts from
-    1.
+    pop, even for a retried message; the record, the queue and the offset are then those in the retry topic.  `attempt`
+    is 1 for the first delivery of the message.
     """
 
     record: bytes
@@ -64,8 +64,8 @@ class Delivery(NamedTuple):
 class Popped:
     """The answer to a pop.
 
-    `stored` says how safely the deliveries are stored.  Unless it is PUT_OK, the messages may be delivered twice if
-    this broker is lost.
+    `stored` says how safely the deliveries are stored.  If `stored` is not PUT_OK, the messages may be delivered twice
+    if this broker is lost.
     """
 
     status: PopStatus
@@ -81,18 +81,18 @@ class Counts:
     pops: int = 0  # pops that were answered with messages
     delivered: int = 0  # messages
     acknowledged: int = 0
-    given: Traffic = field(default_factory=Traffic)  # deliveries, by topic and group
+    given: Traffic = field(default_factory=Traffic)  # messages delivered, by topic and group
     retried: Traffic = field(default_factory=Traffic)
     dead_letters: Traffic = field(default_factory=Traffic)
 
 
 class HandleStatus(Enum):
     OK = auto()
-    # The handle is expired, settled otherwise, forged, cut off, or of another group or topic.
+    # The handle is expired, forged, cut off, of another group or topic, or its message was settled in another way.
     INVALID_RECEIPT_HANDLE = auto()
 
 
-# Put statuses after which a client need not call again.  Another call would not bring a missing slave back.
+# With one of these put statuses a client need not call again.  A second call would not bring a missing slave back.
 FINAL = (PutStatus.PUT_OK, PutStatus.SLAVE_NOT_AVAILABLE)
 
 
@@ -108,9 +108,9 @@ class Settled:
 class ChangeInvisible:
     """A request to move the deadline of a delivery.
 
-    `invisible_ms` is the time from now to the new deadline.  None stands for the group's back-off for this attempt, and
-    0 for now.  For a renewed delivery 0 stands for the back-off, too, because Node's push consumer gives failed
-    messages back with 0.  With `counted` the next delivery counts as another attempt.
+    `invisible_ms` is the time from now to the new deadline.  None means the group's back-off for this attempt, and 0
+    means now.  For a renewed delivery 0 means the back-off, too, because Node's push consumer returns failed messages
+    with 0.  With `counted` the delivery counts as an attempt, so the next delivery has a higher attempt number.
     """
 
     group: str
@@ -123,7 +123,7 @@ class ChangeInvisible:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """The result of ChangeInvisible.  `receipt_handle` is always that of the request."""
+    """The result of ChangeInvisible.  `receipt_handle` is always the handle of the request."""
 
     status: HandleStatus
     receipt_handle: str

@@ -18,9 +18,9 @@ from broker_service.state.writer import StateWriter
 
 logger = logging.getLogger(__name__)
 
-DEFERRED_MS = 10_000  # time until the next try for a message that cannot be copied now
+DEFERRED_MS = 10_000  # the next try for a message that cannot be copied now comes after this time
 _AT_A_TIME = 64
-_RECONNECT_S = 30.0  # after a start deliveries are renewed for this time, while clients look for the new master
+_RECONNECT_S = 30.0  # for this time after a start all deliveries are renewed, while clients look for the new master
 
 
 class ConnectedClients(Protocol):
@@ -28,7 +28,7 @@ class ConnectedClients(Protocol):
 
 
 class Expiry:
-    """Handles expired deliveries.  Renews those with `auto_renew` for as long as their client is connected."""
+    """Handles expired deliveries.  Expiry renews deliveries with `auto_renew` as long as their client is connected."""
 
     def __init__(
         self, broker: Broker, writer: StateWriter, mover: Mover, clients: ConnectedClients, counts: Counts
@@ -39,14 +39,18 @@ class Expiry:
         self._clients = clients
         self._counts = counts
         self.grace_until = 0.0  # until this time of the broker's clock all clients count as connected
-        self.took_over_after_ms = 0  # time at which the previous master popped its last renewed delivery
+        self.took_over_after_ms = 0  # time of the previous master's last pop whose deliveries are renewed
 
     def begin(self) -> None:
-        """Starts the time in which clients may reconnect.  Call it when this broker becomes a master."""
+        """Starts the period in which every client counts as connected, because clients reconnect after a failover.  The
+        broker calls this method when it becomes a master.
+        """
         self.grace_until = self._broker.clock() + _RECONNECT_S
 
     async def expire(self) -> float | None:
-        """Handles all deliveries whose deadline has come.  Returns the seconds until the next deadline, or None."""
+        """Renews, retries or gives up all deliveries whose deadline has come.  Returns the seconds until the next
+        deadline, or None if there is no deadline.
+        """
         while True:
             self._writer.flush()
             self._writer.check_writable()
@@ -106,7 +110,7 @@ class Expiry:
                 await self._writer.make_topic(copy.topic)
             self._writer.flush()
             if self._writer.state.get(due.place, delivery) != due.delivery:
-                return  # the delivery was settled or changed while the disk was read
+                return  # the delivery was acknowledged or changed while the disk was read
             self._writer.check_writable()
             if copy is None:
                 logger.warning("message %d of topic %s has expired before group %s acknowledged it", *name_of(due))

@@ -1,10 +1,12 @@
 """Finder: finds the messages that a pop may deliver now, and changes nothing.
 
 A *scan* reads one queue from the offset at which the group continues.  The scan ends when it has enough messages, has
-read enough bytes, or has passed over too many messages that the filter excludes.  For a group that consumes in order it
-first takes messages that wait in the broker for their message group, and then new messages that may be delivered.
+read enough bytes, or the filter has excluded too many messages.  For a group that consumes in order the scan first
+takes messages that wait in the broker for their message group to become free, and then new messages that may be
+delivered.
 
-A queue that the disk cannot read is tried again after some seconds.  Meanwhile pops read the other queues.
+If the disk cannot read a queue, the scan of that queue is tried again after some seconds.  While one queue cannot be
+read, pops read the other queues.
 """
 
 import logging
@@ -34,16 +36,16 @@ from broker_service.store.pull import GetMessageResult
 logger = logging.getLogger(__name__)
 
 MAX_POP_BYTES = 4 << 20
-# Most messages of groups in order that are delivered or wait.  Each takes 170 to 800 bytes.
-# A group may have at most as many as are still free.
+# Limit for messages of groups that consume in order, either delivered or waiting, of all groups together.  Each of
+# these messages takes 170 to 800 bytes of memory.  One group may use at most half of what the other groups leave free.
 MAX_ORDERED = 200_000
 MAX_ORDERED_OF_A_QUEUE = 10_000
 
-WAITING_A_SCAN = 500  # most new messages that a scan lets wait because their message groups are locked
+WAITING_A_SCAN = 500  # limit for the new messages that one scan lets wait because their message groups are locked
 
 
 class Message(NamedTuple):
-    """A record that was found for a pop."""
+    """A record that the scan found for a pop."""
 
     record: bytes
     queue_offset: int
@@ -51,9 +53,10 @@ class Message(NamedTuple):
 
 
 class _Scan(NamedTuple):
-    """A scan of one queue from `start` to at most `end`.
+    """One scan of a queue, from offset `start` to at most `end`.
 
-    The scan reads at most `entries` messages, and takes at most `most` of them, with at most `most_bytes` of records.
+    The scan reads at most `entries` messages, and takes at most `most` of them, whose records have at most `most_bytes`
+    together.
     """
 
     place: Place
@@ -68,7 +71,9 @@ class _Scan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Unreadable:
-    """The offset at which a queue cannot be read.  The queue is tried again at `until`, on the broker's clock."""
+    """An offset at which the disk cannot read a queue.  The read is tried again at `until`, a time of the broker's
+    clock.
+    """
 
     queue_offset: int
     until: float
@@ -79,9 +84,9 @@ class _Unreadable:
 class QueueBatch:
     """The messages of a queue from `start` to `next` that a pop may deliver.
 
-    `read_bytes` counts the bytes that were read to find these messages.  For a pop in order `groups` has the messages
-    that the pop takes or lets wait, by message group.  `again` has the deliveries that an earlier attempt of this pop
-    has taken.
+    `read_bytes` counts the bytes that were read to find these messages.  For a group that consumes in order, `groups`
+    has the messages that the pop takes or lets wait, by message group.  `again` has the deliveries of an earlier
+    attempt of this pop, which this pop answers again.
     """
 
     place: Place
@@ -105,15 +110,16 @@ class Finder:
         self._writer = writer
         self._places = places
         self._chance = chance
-        self._unreadable: set[tuple[Place, int]] = set()  # unreadable messages in order that have been logged
+        self._unreadable: set[tuple[Place, int]] = set()  # unreadable messages of groups in order that have been logged
         self._unreadable_from: dict[Place, _Unreadable] = {}
 
     def find(
         self, places: Sequence[tuple[Place, bool]], max_messages: int, selection: Selection, *, is_ordered: bool
     ) -> list[QueueBatch]:
-        """Returns the messages of these queues to deliver, and the ranges that the filter excludes.
+        """Returns the messages to deliver from these queues, and the ranges in which the filter excluded all messages.
 
-        `places` has True for queues of retry topics.  Raises an error if nothing is found and a queue cannot be read.
+        In `places`, the second value is True for queues of retry topics.  Raises the error of an unreadable queue if no
+        message is found.
         """
         room, entries = min(max_messages, MAX_MESSAGES), selection.entries
         room_bytes = min(MAX_POP_BYTES, selection.most_bytes)
@@ -122,7 +128,7 @@ class Finder:
         for place, is_retry in places:
             first, end = self._broker.store.queues.bounds(place.topic, place.queue_id)
             start = max(self._places.next(place, first), first)
-            # A group that no longer consumes in order still gets messages that wait since the time when it did.
+            # If a group no longer consumes in order, it still gets the messages that wait since the time when it did.
             in_order = partial(self._find_in_order, may_take_new=is_ordered)
             for search in (in_order,) if is_ordered else (in_order, self._find_new):
                 if room <= 0 or room_bytes <= 0 or entries <= 0:
@@ -132,7 +138,7 @@ class Finder:
                     one = search(scan)
                 except (ReadFailed, StoreCorrupt) as error:
                     failure = error
-                    continue  # the scan of the other queues continues
+                    continue  # the other queues are still scanned
                 if one is not None:
                     found.append(one)
                     room -= len(one.messages)
@@ -143,7 +149,7 @@ class Finder:
         return found
 
     def again(self, places: Sequence[tuple[Place, bool]], attempt_id: str) -> list[QueueBatch]:
-        """Returns the messages in order that an earlier attempt of this pop took from these queues."""
+        """Returns the messages in order that an earlier attempt of the same pop took from these queues."""
         return [one for place, is_retry in places if (one := self._again(place, is_retry, attempt_id))]
 
     def _find_new(self, scan: _Scan) -> QueueBatch | None:
@@ -165,16 +171,17 @@ class Finder:
         return QueueBatch(place, scan.is_retry, pop, scan.start, at, tuple(messages), read_bytes)
 
     def _read_on(self, scan: _Scan, at: int, read_bytes: int) -> tuple[int, list[Message], int]:
-        """Reads on in the scan's queue, from the offset `at`.  The scan has read `read_bytes` before.
+        """Reads the next messages of the scan's queue, from the offset `at`.  `read_bytes` is what the scan has read
+        before this call.
 
-        Returns the next offset to read, the messages before it that are selected, and the number of bytes read.  If the
-        disk cannot read all of these messages, only the first one is read.  If the disk cannot read that one either,
-        the queue is tried again later.
+        Returns the next offset to read, the selected messages before that offset, and the number of bytes read.  If the
+        disk cannot read a whole batch, only the first message is read.  If the disk cannot read that first message
+        either, the queue is tried again later.
         """
         place = scan.place
         known = self._unreadable_from.get(place)
         if known is not None and known.queue_offset == at and self._broker.clock() < known.until:
-            raise known.failure.with_traceback(None)  # every raise would lengthen the failure's traceback
+            raise known.failure.with_traceback(None)  # without this, every raise would lengthen the saved traceback
         try:
             try:
                 read = self._read_some(scan, at, scan.most_bytes - read_bytes)
@@ -193,7 +200,7 @@ class Finder:
         return read
 
     def _read_some(self, scan: _Scan, at: int, most_bytes: int) -> tuple[int, list[Message], int]:
-        """Does one read for `_read_on`, with the same results.
+        """Does one read for `_read_on`, and returns the same values.
 
         Retried messages are not filtered again, because they were filtered at their first delivery.
         """
@@ -215,7 +222,7 @@ class Finder:
         return found
 
     def _find_in_order(self, scan: _Scan, *, may_take_new: bool) -> QueueBatch | None:
-        """Finds messages of free message groups: first those that wait, then new ones if `may_take_new`."""
+        """Finds messages of free message groups: first waiting messages, then new ones if `may_take_new`."""
         place, start = scan.place, scan.start
         queue = self._writer.state.queues.get(place)
         locks = queue.locks if queue is not None else None
@@ -240,7 +247,8 @@ class Finder:
             picker.take_waiting({offset: Message(data, offset, wanted[offset]) for offset, data in records}, gone)
             break
         at = start
-        new = scan._replace(most=MAX_MESSAGES)  # messages of locked message groups are read, too
+        # A scan in order also reads messages of locked groups, so it reads a full batch.
+        new = scan._replace(most=MAX_MESSAGES)
         stopped = not may_take_new
         while (
             not stopped and at < scan.end and at - start < scan.entries and read_bytes < scan.most_bytes
@@ -261,11 +269,11 @@ class Finder:
         return QueueBatch(place, scan.is_retry, pop, start, at, taken, read_bytes, picker.groups)
 
     def _again(self, place: Place, is_retry: bool, attempt_id: str) -> QueueBatch | None:
-        """Returns the messages in order that an earlier attempt of this pop took from this queue.
+        """Returns the messages in order that an earlier attempt of the same pop took from this queue.
 
-        Returns None if the client has given one of these messages back or has moved a deadline since.  In this case the
-        client has got the answer, or the attempt counts because a message could not be received.  Message groups with a
-        message that cannot be read are left out.
+        Returns None if the client has since given one of these messages back or has moved a deadline.  In that case the
+        client had received the answer, or the attempt counts because a message could not be received.  If a message
+        cannot be read, its whole message group is left out.
         """
         taken = {
             delivery.queue_offset: (delivery, one) for delivery, one in self._writer.state.taken_by(place, attempt_id)
@@ -290,7 +298,7 @@ class Finder:
     def _records(
         self, place: Place, queue_offsets: Collection[int], max_bytes: int
     ) -> tuple[list[tuple[int, bytes]], set[int]]:
-        """Reads the records at these queue offsets in order, as many as fit into `max_bytes`, but at least one.
+        """Reads the records at these queue offsets in order: as many as fit into `max_bytes`, but at least one.
 
         Returns the records with their offsets, and the offsets whose records have expired.
         """
@@ -309,7 +317,9 @@ class Finder:
         return records, {offsets[answer.span_index] for answer in read.answers if answer.status in removed}
 
     def _unreadable_of(self, place: Place, queue_offsets: Collection[int]) -> list[int]:
-        """Returns the offsets of these messages that the disk cannot read.  Each unreadable message is logged once."""
+        """Returns those of these queue offsets whose messages the disk cannot read.  Each unreadable message is logged
+        once.
+        """
         unreadable = []
         for offset in queue_offsets:
             try:
@@ -326,7 +336,9 @@ class Finder:
 
 
 def _messages(read: GetMessageResult, is_retry: bool, tags: frozenset[str] | None) -> list[Message]:
-    """Returns the messages with exactly these tags.  The store selects by hash, which different tags may share."""
+    """Returns the messages whose tags are really in `tags`.  The store selects messages by the hash of their tag, and
+    different tags may have the same hash.
+    """
     found, at = [], 0
     for size in np.frombuffer(read.sizes, "<u4").tolist():
         parts = record.locate(read.records, at)

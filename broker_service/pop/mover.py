@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class NotReadable(RocketSimError):
-    """A message that exists, but cannot be read now."""
+    """The message exists, but cannot be read now."""
 
 
 class Mover:
@@ -32,7 +32,7 @@ class Mover:
         self._counts = counts
 
     async def message(self, due: Due) -> Record | None:
-        """Reads the message that was delivered.  Returns None if the message has expired."""
+        """Reads the message of a delivery whose deadline has come.  Returns None if the message has expired."""
         return await cold_reads.read(self._broker.store, partial(self._read, due))
 
     def _read(self, due: Due) -> Record | None:
@@ -48,8 +48,8 @@ class Mover:
             return record.decode(data) if data else None
 
     def move(self, copy: Record) -> int:
-        """Appends a copy, which settles the delivery.  Returns the log's end after the copy.  The copy's topic must
-        exist.
+        """Appends a copy, which also settles the delivery of the original.  Returns the log's end after the copy.  The
+        caller must have created the copy's topic.
         """
         end = self._writer.append_record(copy)
         move = moves.move_of(copy)
@@ -57,7 +57,7 @@ class Mover:
         if copy.topic.startswith(DLQ_PREFIX):
             self._counts.dead_letters.add(labels, 1, len(copy.body))
             if move is not None:
-                # The copy settles the delivery, but an operator may delete the copy with the dead letter topic.
+                # The copy itself settles the delivery, but an operator may delete the copy with the dead letter topic.
                 self._writer.submit(Settle(move.place, (move.delivery,)))
         elif copy.topic.startswith(RETRY_PREFIX):
             self._counts.retried.add(labels, 1, len(copy.body))
@@ -67,7 +67,7 @@ class Mover:
 def copy_of(message: Record, due: Due, ends: Outcome) -> Record:
     """Returns the copy for the retry topic or the dead letter topic.
 
-    A message becomes a dead letter, too, if its properties leave no room for those of a retry.
+    A message whose properties leave no room for those of a retry also becomes a dead letter.
     """
     if ends is Outcome.RETRY:
         copy = moves.retry_copy(message, due)

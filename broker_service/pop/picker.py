@@ -1,9 +1,9 @@
 """Picker: selects the messages of a queue for a pop of a group that consumes in order.
 
 A message group is locked while one of its messages is delivered, and free otherwise.  First the picker takes messages
-that wait in free message groups.  Then it takes new messages of the queue, one after another.  A new message is taken
-if no other message of its message group is delivered or waits, apart from those that this pop takes.  If another one is
-delivered or waits, the new message waits, too.
+that wait in free message groups.  Then the picker takes new messages of the queue, one after another.  A new message is
+taken if its message group has no other delivered or waiting message, apart from those that this pop takes.  If its
+message group has such a message, the new message waits.
 """
 
 from collections.abc import Container, Iterator, Mapping
@@ -17,13 +17,14 @@ from rocketsim_proto.records.record import PROPERTY_SHARDING_KEY
 from broker_service.state.locks import Lock, Locks
 from broker_service.state.transitions import Ordered, Step
 
-MAX_GROUP_NAME = 255  # bytes of a message group; RocketMQ 5's clients may use 63, our client and Spark any number
+# Limit in bytes for the name of a message group; RocketMQ 5's clients may use 63, our client and Spark any number.
+MAX_GROUP_NAME = 255
 
 Groups = tuple[tuple[str, tuple[Ordered, ...]], ...]
 
 
 class Message(Protocol):
-    """A message that a pop may take.  `attempt` is the number that its next delivery would have."""
+    """A message that a pop may take.  `attempt` is the number of its next delivery."""
 
     @property
     def record(self) -> bytes: ...
@@ -37,7 +38,7 @@ M = TypeVar("M", bound=Message)
 
 
 class Room(NamedTuple):
-    """How many messages and bytes a picker may still take, and how many new messages it may let wait (`waiting`)."""
+    """How many messages and bytes a picker may still take, and how many new messages (`waiting`) it may let wait."""
 
     messages: int
     size_bytes: int
@@ -47,8 +48,8 @@ class Room(NamedTuple):
 class Picker(Generic[M]):
     """Picks messages for one pop.
 
-    `messages` has the messages to deliver, in order.  `groups` says of each message, by its message group, if it is
-    delivered, waits, or has expired.
+    `messages` has the messages to deliver, in their order.  `groups` has, for each message group, its messages and
+    whether each is delivered, waits or has expired.
     """
 
     def __init__(self, locks: Locks | None, room: Room) -> None:
@@ -57,7 +58,7 @@ class Picker(Generic[M]):
         self._left, self._left_bytes, self._left_waiting = room
         self._chosen: dict[str, list[Ordered]] = {}
         self._skipped: set[str] = set()
-        self._emptied: set[str] = set()  # free groups whose waiting messages have all been taken
+        self._emptied: set[str] = set()  # free message groups whose waiting messages have all been taken
 
     @property
     def is_full(self) -> bool:
@@ -68,7 +69,7 @@ class Picker(Generic[M]):
         return tuple((group, tuple(messages)) for group, messages in self._chosen.items())
 
     def waiting(self) -> dict[int, int]:
-        """Returns the waiting messages to deliver first, as queue offset -> attempt of the delivery."""
+        """Returns the waiting messages that must be delivered first, as {queue offset: attempt of the delivery}."""
         wanted: dict[int, int] = {}
         for _, lock in self._free():
             for offset, counted, _ in islice(lock.waiting, self._left - len(wanted)):
@@ -78,13 +79,13 @@ class Picker(Generic[M]):
         return wanted
 
     def skip(self, queue_offset: int) -> None:
-        """Skips the message group of this waiting message, because the message cannot be read."""
+        """Skips the whole message group of this waiting message, because the message cannot be read."""
         if self._locks is not None:
             self._skipped.add(self._locks.group_of[queue_offset])
 
     def take_waiting(self, found: Mapping[int, M], gone: Container[int]) -> None:
-        """Takes messages of `waiting`.  `found` has those that were read, and `gone` those that are no longer in the
-        log.
+        """Takes messages that `waiting` has returned.  `found` has the messages that were read, and `gone` those that
+        are no longer in the log.
         """
         for group, lock in self._free():
             for offset, _, _ in lock.waiting:
@@ -97,8 +98,8 @@ class Picker(Generic[M]):
             self._emptied.add(group)
 
     def take(self, message: M) -> bool:
-        """Takes a new message, or lets it wait.  Returns False if neither is possible: the scan then ends before the
-        message.
+        """Takes a new message for delivery, or lets it wait.  Returns False if the message can neither be taken nor
+        wait, and the scan then ends before this message.
         """
         group = message_group(message.record)
         is_free = self._locks is None or group not in self._locks.by_group or group in self._emptied
@@ -129,7 +130,7 @@ class Picker(Generic[M]):
 def message_group(data: bytes) -> str:
     """Returns the message group of a record.
 
-    Messages without a message group belong to the group "", so that they keep their order within the queue.
+    A message without a message group belongs to the group "", so that such messages keep their order within the queue.
     """
     properties = record.decode_properties(data[record.locate(data).properties_start :])
     group = properties.get(PROPERTY_SHARDING_KEY, "")

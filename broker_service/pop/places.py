@@ -21,9 +21,10 @@ class Places:
         self._chance = chance
 
     def of(self, group: str, topic: TopicConfig) -> list[tuple[Place, bool]]:
-        """Returns the queues in the order in which a pop scans them, each with True if it belongs to a retry topic.
+        """Returns the queues in the order in which a pop scans them, each with True if it is a queue of a retry topic.
 
-        The order begins with a random queue.  The retry topics come last, or first in a share `RETRY_FIRST` of pops.
+        The topic's queues begin with a random one.  The retry topics come last, except in a share `RETRY_FIRST` of the
+        pops, in which they come first.
         """
         count = topic.read_queue_nums
         first = self._chance.randrange(count) if count else 0
@@ -32,7 +33,9 @@ class Places:
         return [*retry, *places] if self._chance.random() < RETRY_FIRST else [*places, *retry]
 
     def retry_topics(self, group: str, topic: str) -> list[str]:
-        """Returns the broker's own retry topic and RocketMQ's, unless the latter belongs to another group."""
+        """Returns the broker's own retry topic and the one that RocketMQ would use, unless the latter belongs to
+        another group.
+        """
         names = [retry_topic(group, topic)]
         old = moves.retry_topic_v1(group, topic)
         if old in self._broker.topics.entries:
@@ -43,10 +46,10 @@ class Places:
         return names
 
     def next(self, place: Place, first: int) -> int:
-        """Returns the offset at which the group continues.
+        """Returns the offset at which the group's next pop continues.
 
-        This is the offset after the messages that the group has taken.  A group that has taken no
-        message yet continues at the offset that it has committed as a pull consumer, or else at `first`.
+        This is the offset after the last message that the group has taken.  A group that has popped no message yet
+        continues at the offset that it has committed as a pull consumer, or else at `first`.
         """
         if (taken := self._writer.next_of(place)) is not None:
             return taken

@@ -1,6 +1,6 @@
 """Polls: keeps the pops that wait for a message.
 
-A new message wakes one waiting pop of each group.  That pop wakes the next one, because there may be more messages.
+A new message wakes one waiting pop of each group.  A woken pop wakes the next one, because there may be more messages.
 """
 
 import asyncio
@@ -9,23 +9,25 @@ from collections.abc import Iterable
 from broker_service.errors import SystemBusy
 from broker_service.state.moves import retry_topic
 
-A_CLIENTS_SHARE = 4  # one client may hold a quarter of all polls
-Waiters = dict[asyncio.Future[bool], None]  # the oldest first; a result of False ends the wait
+A_CLIENTS_SHARE = 4  # one client may hold a quarter of all waiting pops
+Waiters = dict[asyncio.Future[bool], None]  # the oldest waiter comes first; a result of False ends its wait
 
 
 class Polls:
-    """Keeps waiting pops.  Each registers before any await, on the loop that also appends, so none misses a message."""
+    """Keeps waiting pops.  A pop registers before any await, on the event loop that also appends, so no pop misses a
+    message.
+    """
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._held_by: dict[str, Waiters] = {}  # client id -> its waiting pops
-        self._waiting: dict[str, dict[str, Waiters]] = {}  # topic or retry topic -> group -> waiters
+        self._waiting: dict[str, dict[str, Waiters]] = {}  # topic or retry topic -> group -> its waiting pops
         self.held = 0
         self.closed = False
 
     async def wait(self, group: str, topic: str, timeout_s: float, client_id: str) -> bool:
-        """Waits until a message may have come, and returns True.  Returns False at the time-out, or if client or broker
-        end the wait.
+        """Waits until a message may have come, and then returns True.  Returns False at the time-out, or if the client
+        or the broker ends the wait.
         """
         if self.closed or timeout_s <= 0:
             return False
@@ -51,7 +53,7 @@ class Polls:
             return _is_notified(notified) and not self.closed
         except asyncio.CancelledError:
             if _is_notified(notified):
-                self.notify(group, topic)  # this call was cancelled, so another one takes the message
+                self.notify(group, topic)  # the cancelled call cannot take the message, so another pop is woken
             raise
         finally:
             self.held -= 1
@@ -70,7 +72,7 @@ class Polls:
         _notify_one(self._waiting.get(topic, {}).get(group, {}))
 
     def end(self, group: str, topic: str, client_id: str) -> None:
-        """Ends the client's waiting pops, except those that are notified already and may deliver a message."""
+        """Ends the client's waiting pops, except those that a message has woken already."""
         of_client = self._held_by.get(client_id, {})
         for notified in self._waiting.get(topic, {}).get(group, {}).keys() & of_client.keys():
             if not notified.done():

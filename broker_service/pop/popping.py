@@ -1,7 +1,7 @@
-"""Popping: finds messages for a pop, takes them in the state, and answers when the change of the state is stored.
+"""Popping: finds messages for a pop, marks them as taken in the state, and answers when this change is stored.
 
-A pop takes its messages when it submits that change.  While the change is pending, the next pop continues after these
-messages.
+A pop takes its messages when it submits that change of the state to the log.  While the change is not written yet, the
+next pop continues after these messages.
 """
 
 import asyncio
@@ -29,13 +29,15 @@ from broker_service.state.transaction_changes import MAX_TEXT
 from broker_service.state.transitions import Deadline, Take, TakeInOrder
 from broker_service.state.writer import StateWriter
 
-MAX_UNDER_WAY = 500_000  # most open deliveries of all groups; each takes some 300 bytes
+MAX_UNDER_WAY = 500_000  # limit for the open deliveries of all groups; each takes some 300 bytes
 
 _Taking = Take | TakeInOrder | Deadline
 
 
 class Popping:
-    """Answers pops.  `take_over` refuses pops until the broker knows what a RocketMQ has delivered from this store."""
+    """Answers pops.  `take_over` makes pops fail until the broker knows which messages a RocketMQ has delivered from
+    this store.
+    """
 
     def __init__(
         self,
@@ -83,12 +85,13 @@ class Popping:
                     if not any(one.groups for one in found):
                         status = PopStatus.NO_MATCH
                     await asyncio.shield(self._take(pop, found)[1])
-                    await asyncio.sleep(0)  # lets other tasks run, even if no earlier await has paused
+                    await asyncio.sleep(0)  # lets other tasks run, even if nothing before has paused
             except BaseException:
-                self.polls.notify(pop.group, pop.topic)  # another waiting pop takes the message that woke this one
+                self.polls.notify(pop.group, pop.topic)  # another waiting pop must take the message that woke this one
                 raise
             if found:
-                goes_on = self._broker.clock() < until  # the filter may exclude more messages than one scan passes over
+                # Scan again: the filter may exclude more messages than one scan reads.
+                goes_on = self._broker.clock() < until
             else:
                 goes_on = await self.polls.wait(pop.group, pop.topic, until - self._broker.clock(), pop.client_id)
             self._note(pop)
@@ -104,7 +107,7 @@ class Popping:
         self.polls.end(group, topic, client_id)
 
     def scan(self, pop: Pop, selection: Selection) -> list[QueueBatch]:
-        """Finds messages for a pop, and those that its filter excludes.  Raises if the pop is refused."""
+        """Finds messages for a pop, and the ranges that its filter excludes.  Raises if the pop must be refused."""
         broker = self._broker
         self._writer.check_writable()
         self._take_over.check_done()
@@ -128,8 +131,8 @@ class Popping:
     def _needs_pending_applied(self, name: str) -> bool:
         """Returns True if pending changes of the state must be applied before this group pops.
 
-        A group that consumes in order needs its locks.  To a new group messages may have been given back.  Near a limit
-        the exact number of deliveries decides.
+        A group that consumes in order needs the present locks of its message groups.  A new group may have messages
+        that were given back.  Close to a limit, the exact number of deliveries is needed.
         """
         group, more = self._broker.groups.get(name), MAX_MESSAGES * self._writer.pending
         return (
@@ -150,11 +153,13 @@ class Popping:
         return group
 
     def _take(self, pop: Pop, found: list[QueueBatch]) -> tuple[list[_Taking], asyncio.Future[int]]:
-        """Submits the changes that deliver these messages.  From then on the messages count as taken."""
+        """Submits the state changes that deliver these messages.  As soon as they are submitted, the messages count as
+        taken.
+        """
         taking = [self._taking(pop, one) for one in found]
         appended = self._writer.submit(*taking)
         if any(one.groups is not None for one in found):
-            self._writer.flush()  # the next scan must find the locks in the state
+            self._writer.flush()  # the next scan must find the locks of the message groups in the state
         return taking, appended
 
     def _taking(self, pop: Pop, found: QueueBatch) -> _Taking:
@@ -165,7 +170,8 @@ class Popping:
             before = [
                 one.deadline_ms for it in found.again if (one := self._writer.state.get(found.place, it)) is not None
             ]
-            # The deadline always grows.  So `give_back` of the earlier attempt sees that it comes too late.
+            # The new deadline is always later than the earlier one.  The earlier attempt's `give_back` therefore sees
+            # that its deadline has changed and that it comes too late.
             deadline_ms = max(deadline_ms, *(one + 1 for one in before))
             return Deadline(place=found.place, deliveries=found.again, deadline_ms=deadline_ms, renewed=True)
         renewed_until_ms = now_ms + outcome.MAX_RENEWED_MS if pop.auto_renew else 0
@@ -198,7 +204,7 @@ class Popping:
     async def _deliver(self, pop: Pop, found: list[QueueBatch]) -> Popped:
         popped_ms = self._broker.now_ms()
         takes, appended = self._take(pop, found)
-        self.polls.notify(pop.group, pop.topic)  # there may be more messages
+        self.polls.notify(pop.group, pop.topic)  # there may be more messages for another waiting pop
         try:
             stored = await self._writer.stored(appended, pop.timeout_s)
         except asyncio.CancelledError:
@@ -225,7 +231,9 @@ class Popping:
         return Popped(status=PopStatus.FOUND, deliveries=tuple(deliveries), popped_ms=popped_ms, stored=stored)
 
     def _notify_of_released(self) -> None:
-        """Wakes one waiting pop for each queue with a newly free message group.  That pop wakes the next one."""
+        """Wakes one waiting pop for each queue in which a message group has become free.  The woken pop wakes the next
+        one.
+        """
         for place in self._writer.state.take_released():
             queue = self._writer.state.queues.get(place)
             if queue is None:

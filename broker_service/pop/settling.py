@@ -30,7 +30,9 @@ class Settling:
         self._counts = counts
 
     async def ack(self, group: str, topic: str, handles: Sequence[str], timeout_s: float = 3.0) -> list[Settled]:
-        """Ends these deliveries, and returns one result for each handle.  A second ack of the same delivery is OK."""
+        """Ends these deliveries, and returns one result for each handle.  A second ack of the same delivery is also
+        OK.
+        """
         self._writer.check_takes_changes()
         answers, done = [], []
         for handle in handles:
@@ -63,7 +65,7 @@ class Settling:
         return Changed(HandleStatus.OK, change.receipt_handle, deadline_ms, stored)
 
     async def forward_to_dlq(self, group: str, topic: str, handle: str, timeout_s: float = 3.0) -> Settled:
-        """Moves the message to `%DLQ%<group>` now.  A second call for the same delivery is OK, and moves nothing."""
+        """Moves the message to `%DLQ%<group>` now.  A second call for the same delivery is OK and moves nothing."""
         self._writer.check_takes_changes()
         named = receipt_handle.decode(handle)
         due = self._under_way(group, topic, named)
@@ -86,14 +88,14 @@ class Settling:
     def give_back(
         self, group: str, topic: str, handles: Sequence[str], begun: int = 0, deadlines_ms: Sequence[int] = ()
     ) -> None:
-        """Undoes the deliveries of a call that ended before it had sent all of them.
+        """Undoes the deliveries of a call that ended before it had sent all of them to the client.
 
-        The sending of the first `begun` messages had begun, so these deliveries count as attempts.  The last of these
-        deliveries waits for its back-off, because the client may have been unable to receive its message.  All others
-        are delivered again at once.  Invalid handles are ignored.
+        The first `begun` messages may have reached the client, so their deliveries count as attempts.  Among these, the
+        last message waits for its back-off, because the client may have been unable to receive it.  All messages except
+        that last one are delivered again at once.  Invalid handles are ignored.
 
-        `deadlines_ms` are the deadlines in the call's answer.  A delivery in order that has another deadline now was
-        given to the client's next attempt, and stays as it is.
+        `deadlines_ms` are the deadlines that the call has told the client.  A delivery in order whose deadline has
+        changed since now belongs to the client's next attempt, and stays as it is.
         """
         for number, handle in enumerate(handles):
             if (due := self._under_way(group, topic, receipt_handle.decode(handle))) is not None:
@@ -104,32 +106,37 @@ class Settling:
                 self._end(due.place, [delivery], wait_ms, counted=number < begun)
 
     def take_back(self, place: Place, deliveries: Sequence[DeliveryId], deadline_ms: int) -> None:
-        """Undoes the deliveries of a cancelled pop.  The messages are delivered again at once, and their
+        """Undoes the deliveries of a pop that was cancelled.  The messages are delivered again at once, and their
         attempt numbers do not rise.
 
-        A delivery in order that has another deadline now was given to the client's next attempt, and stays as it is.
+        A delivery in order whose deadline has changed since now belongs to the client's next attempt, and stays as it
+        is.
         """
         mine = [one for one in deliveries if not self._was_handed_out_again(place, one, deadline_ms)]
         self._end(place, mine, 0, counted=False)
 
     def client_gone(self, client_id: str) -> None:
-        """Ends the client's renewed deliveries now.  The client's other deliveries keep their deadlines."""
-        self._writer.flush()  # the client may have popped just now
+        """Ends the renewed deliveries of a client that has disconnected.  Deliveries that the broker does not renew for
+        this client keep their deadlines.
+        """
+        self._writer.flush()  # a pop of this client may still be pending
         self._end_renewed((client_id,), lambda _, place: True)
 
     def rights_changed(self, may: Callable[[str, str, str], bool]) -> None:
-        """Ends the renewed deliveries of clients that may not consume them any more.
+        """Ends the renewed deliveries of clients that are no longer allowed to consume them.
 
-        `may(client_id, group, topic)` returns True if the client may consume.  Without this the broker would renew
-        deliveries for as long as their clients are connected, although it refuses their acknowledgements.
+        `may(client_id, group, topic)` returns True if the client may consume.  Without this method the broker would
+        renew such deliveries as long as their clients are connected, although it refuses to take their
+        acknowledgements.
         """
-        self._writer.flush()  # a client may have popped just now
+        self._writer.flush()  # a pop of such a client may still be pending
         clients = self._writer.state.renewing_clients()
         self._end_renewed(clients, lambda client_id, place: not may(client_id, place.group, original_topic(place)))
 
     def _end_renewed(self, client_ids: Iterable[str], ends: Callable[[str, Place], bool]) -> None:
-        """Ends the renewed deliveries of these clients at once, in each place (a queue of a group) for which `ends`
-        returns True."""
+        """Ends the renewed deliveries of these clients at once, in each place (a group's queue) for which `ends`
+        returns True.
+        """
         by_place: dict[Place, list[DeliveryId]] = {}
         for client_id in client_ids:
             for place, delivery in self._writer.state.renewed_for(client_id):
@@ -139,13 +146,13 @@ class Settling:
             self._end(place, deliveries, 0, counted=True)
 
     def _was_handed_out_again(self, place: Place, delivery: DeliveryId, deadline_ms: int) -> bool:
-        """Returns True if this is a delivery in order whose deadline is no longer `deadline_ms`."""
+        """Returns True if this delivery is in order and its deadline is no longer `deadline_ms`."""
         found = self._writer.state.get(place, delivery)
         in_order = self._writer.state.is_ordered(place, delivery.queue_offset)
         return found is not None and in_order and found.deadline_ms != deadline_ms
 
     def _end(self, place: Place, deliveries: Sequence[DeliveryId], wait_ms: int, *, counted: bool) -> None:
-        """Ends these deliveries in `wait_ms`.  The broker does not renew them any more."""
+        """Makes these deliveries expire in `wait_ms`.  The broker no longer renews these deliveries."""
         deadline_ms = self._broker.now_ms() + wait_ms
         for first in range(0, len(deliveries), _DELIVERIES_A_TRANSITION):
             some = tuple(deliveries[first : first + _DELIVERIES_A_TRANSITION])
@@ -154,7 +161,7 @@ class Settling:
             )
 
     def _under_way(self, group: str, topic: str, named: ReceiptHandle | None) -> Due | None:
-        """Returns the delivery that a handle names, if the client may still acknowledge it; else None."""
+        """Returns the open delivery of a handle, or None if the client can no longer acknowledge it."""
         if named is None:
             return None
         topics = (retry_topic(group, topic), moves.retry_topic_v1(group, topic)) if named.is_retry else (topic,)

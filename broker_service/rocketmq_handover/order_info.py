@@ -1,16 +1,16 @@
 """Writes RocketMQ's `config/consumerOrderInfo.json`: the deliveries under way of groups that consume in order.
 
-The file has one batch for each TOPIC@GROUP and queue:
+The file has one entry (a batch) for each TOPIC@GROUP and queue:
 
-- `o`: the offsets; the first as it is, the others as the distance from it
-- `ot`: the time until which each message is with a consumer
-- `oc`: how often each message was delivered before
-- `cm`: the acknowledged messages, one bit each
-- `a`: the `attemptId` of the pop
+- `o`: the queue offsets; the first one is absolute, the others are distances from it
+- `ot`: for each message that a consumer holds, its deadline
+- `oc`: for each message, how often it was delivered before
+- `cm`: one bit for each message, which is 1 if the message is acknowledged
+- `a`: the `attemptId` of the pop that took the messages
 
-While one of these messages is with a consumer, RocketMQ delivers nothing of the queue, except to a pop with the same
-attempt id.  After that it begins at the group's offset, and continues to count deliveries.  `cm` has 64 bits, so only
-the first 64 messages of a queue are written.
+While a consumer holds one of these messages, RocketMQ delivers nothing of the queue, except to a pop with the same
+attempt id.  When no consumer holds one, RocketMQ continues at the group's offset, and continues to count the
+deliveries.  `cm` has 64 bits, so only the first 64 messages of a queue are written.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ _MOST = 64
 
 
 def write(files: Files, path: Path, queues: Mapping[Place, QueueState], now_ms: int) -> None:
-    """Writes the deliveries under way.  If there are none, it overwrites an existing file and creates no new one."""
+    """Writes the file.  If there is no delivery under way, it overwrites an existing file and creates no new one."""
     content = table_of(queues, now_ms)
     try:
         files.read(path)
@@ -38,7 +38,7 @@ def write(files: Files, path: Path, queues: Mapping[Place, QueueState], now_ms: 
 
 
 def table_of(queues: Mapping[Place, QueueState], now_ms: int) -> dict[str, Any]:
-    """Makes the file's content.  Leaves out messages that were never delivered, or whose deliveries did not count."""
+    """Makes the content of the file.  Messages without a counted delivery are left out."""
     table: dict[str, dict[int, Any]] = {}
     for place, queue in queues.items():
         if queue.locks is not None and (delivered := _delivered(queue.locks)):
@@ -53,7 +53,9 @@ def _delivered(locks: Locks) -> list[Ordered]:
 
 
 def _attempt_id(locks: Locks) -> str:
-    """Returns the queue's attempt id; empty if its batches have several, because RocketMQ has only one for a queue."""
+    """Returns the queue's attempt id.  Returns "" if the queue's deliveries have several, because RocketMQ has only one
+    for a queue.
+    """
     taken = [(attempt_id, messages) for _, attempt_id, messages in locks.groups() if messages[0].step is not Step.WAITS]
     found = {attempt_id for attempt_id, _ in taken}
     return found.pop() if len(found) == 1 else ""
@@ -64,7 +66,7 @@ def _queue_info(queue: QueueState, delivered: list[Ordered], attempt_id: str, no
     offsets = [one.queue_offset for one in delivered]
     info = {
         "popTime": now_ms,
-        "i": 1,  # invisible time of messages without `ot`, which no consumer has
+        "i": 1,  # invisible time of messages without `ot`, which no consumer holds
         "o": [first, *(offset - first for offset in offsets[1:])],
         "ot": {offset: queue.under_way[offset].deadline_ms for offset in offsets if offset in queue.under_way},
         "oc": {one.queue_offset: one.attempt - 1 for one in delivered if one.attempt > 1},
@@ -75,5 +77,5 @@ def _queue_info(queue: QueueState, delivered: list[Ordered], attempt_id: str, no
 
 
 def _signed(bits: int) -> int:
-    """Returns the bits as a signed number, like Java's long."""
+    """Returns the 64 bits as a signed number, like Java's long."""
     return bits - (1 << 64) if bits >> 63 else bits

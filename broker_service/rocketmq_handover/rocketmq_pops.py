@@ -1,16 +1,17 @@
-"""Reads RocketMQ's checkpoints and acks, which say which deliveries a RocketMQ had under way.
+"""Reads RocketMQ's checkpoints and acks, which show the deliveries that a RocketMQ had under way.
 
-A pop in RocketMQ commits the group's offset, and appends a checkpoint for the topic `rmq_sys_REVIVE_LOG_<cluster>`.
-The checkpoint's delivery time is a second before the deadline, so the checkpoint first waits in the timer topic.  An
-ack is a message of the same topic with the deadline as its delivery time.  The bodies are JSON:
+A pop in RocketMQ commits the group's offset, and writes a checkpoint for the topic `rmq_sys_REVIVE_LOG_<cluster>`.  The
+checkpoint is a message with a delivery time, one second before the deadline of the pop, so it first waits in the timer
+topic.  An ack is a message for the same topic; its delivery time is the deadline.  The bodies are JSON with these
+fields:
 
     tag ck    t topic, c group, q queue id, so first offset, n messages, d offset of each from so (none: consecutive),
               bm bit map of the acknowledged ones, pt pop time, it invisible time (ms), sp the attempt does not count
     tag ack   t, c, q, so, pt as the checkpoint has them; ao the offset     bAck: aol, a list of offsets
 
-RocketMQ 5.0 uses the long names in acks.  If a client changes an invisible time, RocketMQ appends a new checkpoint of
-one message, and an ack of the old one.  The committed offset of `CID_RMQ_SYS_REVIVE_GROUP` in a queue is that of the
-last checkpoint that RocketMQ has finished.
+In acks, RocketMQ 5.0 uses the long names of these fields.  If a client changes an invisible time, RocketMQ writes a new
+checkpoint for that message, and an ack for the old delivery.  The group `CID_RMQ_SYS_REVIVE_GROUP` commits, for each
+queue, the offset of the last checkpoint that RocketMQ has finished.
 """
 
 import json
@@ -31,7 +32,7 @@ _MESSAGES_A_TRANSITION = 1000
 
 
 class Held(NamedTuple):
-    """A delivery by RocketMQ that has no ack."""
+    """A delivery by RocketMQ that nobody has acknowledged."""
 
     popped_ms: int
     deadline_ms: int
@@ -45,14 +46,16 @@ class _Key(NamedTuple):
 
 
 class Checkpoints:
-    """Collects popped and acknowledged messages.  Records may be added in any order, and more than once."""
+    """Collects RocketMQ's checkpoints and acks.  Records may be added in any order, and more than once."""
 
     def __init__(self) -> None:
         self._taken: dict[_Key, tuple[dict[int, None], bool, int]] = {}
         self._acknowledged: dict[_Key, set[int]] = {}
 
     def add(self, message: Record) -> None:
-        """Adds a checkpoint or an ack.  Raises ValueError for a record that is neither, or is damaged."""
+        """Adds a checkpoint or an ack to the collection.  Raises ValueError for a damaged record, and for a record that
+        is neither a checkpoint nor an ack.
+        """
         tag = message.properties.get(PROPERTY_TAGS, "")
         if tag not in (_CHECKPOINT, _ACK, _BATCH_ACK):
             raise ValueError(f"tag {tag[:20]!r}")
@@ -74,7 +77,7 @@ class Checkpoints:
             raise ValueError(f"{type(error).__name__}: {error}") from error
 
     def unacknowledged(self) -> dict[Place, dict[int, Held]]:
-        """Returns the deliveries without an ack, by queue offset.
+        """Returns the deliveries that were not acknowledged, for each place by queue offset.
 
         If a message was delivered several times, the delivery with the last deadline counts.
         """
@@ -93,10 +96,12 @@ class Checkpoints:
 def takes(
     place: Place, held: Mapping[int, Held], next_offset: int, attempts: Mapping[int, int], pop: int
 ) -> Iterator[Transition]:
-    """Makes transitions that put these deliveries under way, and settle all other messages before `next_offset`.
+    """Makes transitions after which these deliveries are under way, and all other messages before `next_offset` are
+    settled.
 
-    `attempts` has the attempt of each offset; a missing one is 1.  If only the first transitions reach the log, they
-    are valid by themselves: the group then continues after their messages.
+    `attempts` has the attempt number by offset, and an offset that it lacks is at its first attempt.  If a crash lets
+    only the first transitions reach the log, the state is still valid: the group continues after the messages of these
+    transitions.
     """
     runs: list[list[int]] = []
     for offset in sorted(held):

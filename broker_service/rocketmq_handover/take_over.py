@@ -1,11 +1,14 @@
-"""TakeOver takes over the deliveries that a RocketMQ had under way, before any pop, on a master that takes writes.
+"""TakeOver takes over the deliveries that a RocketMQ had under way in this store, on a master that takes writes and
+before the first pop.
 
-If RocketMQ has used this store, the log may have checkpoints that were not taken over yet.  TakeOver then appends, for
-each group and queue with such deliveries, transitions that put the deliveries under way here.  A group that has already
-popped the queue here is left alone, because the messages that RocketMQ has delivered to it come again anyway.
+If RocketMQ has used this store, the log may have RocketMQ's checkpoints that this broker has not taken over yet.  For
+each group and queue with such deliveries, TakeOver appends transitions to the state that make them deliveries of this
+broker.  A group that has already popped a queue here is left alone, because this broker delivers the messages that
+RocketMQ had delivered to the group again anyway.
 
-The state also keeps how far RocketMQ's queues were read, under RocketMQ's own group `CID_RMQ_SYS_REVIVE_GROUP`.  This
-progress is appended last, so a crash before it repeats the work, and slaves know it, too.
+The state also keeps how far RocketMQ's checkpoint queues were read, as progress of RocketMQ's own group
+`CID_RMQ_SYS_REVIVE_GROUP`.  The progress is appended last, so the work is repeated after a crash before this point, and
+slaves know the progress, too.
 """
 
 import asyncio
@@ -33,16 +36,16 @@ from broker_service.store.message_store import MessageStore
 logger = logging.getLogger(__name__)
 
 _TIMERS = Place(REVIVE_GROUP, TIMER_TOPIC, 0)
-AT_ONCE = 100  # records that are read at a time; they may lie anywhere in the log
+AT_ONCE = 100  # number of records that are read at a time; they may lie anywhere in the log
 _READ_BYTES = 64 << 10
 _SETTLED_AT_ONCE = 1000
-_TRANSITIONS_AT_ONCE = 10  # each has up to 1,000 deliveries
+_TRANSITIONS_AT_ONCE = 10  # each transition has up to 1,000 deliveries
 
 _Found = dict[int, list[int]]  # second -> log offsets of the timers that were taken over
 
 
 class TakeOver:
-    """Takes over RocketMQ's deliveries, and then sets `done`.  Pops are refused before that."""
+    """Takes over RocketMQ's deliveries, and then sets the event `done`.  Pops are refused until `done` is set."""
 
     def __init__(self, broker: Broker, writer: StateWriter, chance: random.Random) -> None:
         self.done = asyncio.Event()
@@ -62,8 +65,8 @@ class TakeOver:
             raise ServiceNotAvailable("the deliveries of a RocketMQ that has used this store are being read; pop again")
 
     async def run(self) -> None:
-        """Takes over the deliveries, on a master that takes writes.  No batch of timers may be interrupted at this
-        time.
+        """Takes over RocketMQ's deliveries and then sets `done`, on a master that takes writes.  The caller must first
+        complete a batch of timers that was interrupted.
         """
         if self.is_needed():
             changes = await transitions(self._broker, self._writer.state, self._chance)
@@ -74,9 +77,9 @@ class TakeOver:
 
 
 async def transitions(broker: Broker, state: State, chance: random.Random) -> list[Transition]:
-    """Returns the transitions to append, in this order, to take over RocketMQ's deliveries.
+    """Returns the transitions that take over RocketMQ's deliveries, in the order in which they must be appended.
 
-    No timer may be delivered meanwhile.  Records that cannot be read are logged and left out.
+    While this function runs, no timer may be delivered.  Records that cannot be read are logged and left out.
     """
     found = Checkpoints()
     timers_end = broker.store.queues.end(TIMER_TOPIC, 0)
@@ -101,7 +104,7 @@ async def transitions(broker: Broker, state: State, chance: random.Random) -> li
         for first in range(0, len(log_offsets), _SETTLED_AT_ONCE):
             changes.append(Copied(second, tuple(log_offsets[first : first + _SETTLED_AT_ONCE])))
     read_to = {_TIMERS: timers_end} if timers_end else {}
-    # RocketMQ commits the offset of the last checkpoint that is finished, not the next one.
+    # RocketMQ commits the offset of the last finished checkpoint, and not the offset after it.
     read_to |= {Place(REVIVE_GROUP, *queue): end - 1 for queue, end in ends.items() if end}
     for place, offset in read_to.items():
         known = state.queues.get(place)
@@ -115,7 +118,9 @@ def _queues(store: MessageStore) -> list[tuple[str, int]]:
 
 
 async def _read_timers(broker: Broker, state: State, found: Checkpoints) -> _Found:
-    """Adds the checkpoints that still wait in the timer topic.  Returns these timers, which are settled afterwards."""
+    """Adds the checkpoints that still wait in the timer topic to `found`.  Returns the timers of these checkpoints,
+    which the caller settles afterwards.
+    """
     store = broker.store
     known = state.queues.get(_TIMERS)
     first, end = store.queues.bounds(TIMER_TOPIC, 0)
@@ -134,12 +139,14 @@ async def _read_timers(broker: Broker, state: State, found: Checkpoints) -> _Fou
                 if waiting.properties.get(PROPERTY_REAL_TOPIC, "").startswith(REVIVE_TOPIC_PREFIX):
                     taken.setdefault(second, []).append(waiting.commit_log_offset)
                     _add(found, waiting)
-            await asyncio.sleep(0)  # what is in memory is read without waiting
+            await asyncio.sleep(0)  # a read of what is in memory does not pause, so other tasks get a turn here
     return taken
 
 
 def _log_offset(store: MessageStore, queue_offset: int) -> int:
-    """Returns the log offset of a timer.  If it cannot be read, returns 0, which comes before all log offsets."""
+    """Returns the log offset of a timer of the timer topic's queue.  If the timer cannot be read, returns 0, which
+    comes before all log offsets.
+    """
     try:
         return _read(store, TIMER_TOPIC, 0, queue_offset, queue_offset + 1)[0].commit_log_offset
     except (ReadFailed, StoreCorrupt, IndexError):
@@ -157,7 +164,9 @@ def _records(store: MessageStore, log_offsets: Sequence[int]) -> list[Record]:
 
 
 async def _read_queue(broker: Broker, state: State, topic: str, queue_id: int, found: Checkpoints) -> int:
-    """Finds the checkpoints of a queue.  Returns the offset up to which it was read, which is the queue's end."""
+    """Adds the checkpoints of one of RocketMQ's queues to `found`.  Returns the end of the queue, up to which it was
+    read.
+    """
     store = broker.store
     first, end = store.queues.bounds(topic, queue_id)
     known = state.queues.get(Place(REVIVE_GROUP, topic, queue_id))
@@ -174,14 +183,15 @@ async def _read_queue(broker: Broker, state: State, topic: str, queue_id: int, f
         for number, message in enumerate(some):
             _add(found, message)
             if number % AT_ONCE == 0:
-                await asyncio.sleep(0)  # what is in memory is read without waiting
+                await asyncio.sleep(0)  # a read of what is in memory does not pause, so other tasks get a turn here
     return end
 
 
 async def _read_one(store: MessageStore, topic: str, queue_id: int, at: int) -> list[Record]:
-    """Reads one record by itself.  Returns an empty list if it cannot be read.
+    """Reads a single record.  Returns an empty list if the record cannot be read.
 
-    Records are read singly where a bad sector fails a read of several, so that only its own record is left out.
+    If a bad sector fails the read of several records, each of them is read by itself, so that only the damaged one is
+    left out.
     """
     try:
         return await cold_reads.read(store, partial(_read_alone, store, topic, queue_id, at))
@@ -191,7 +201,7 @@ async def _read_one(store: MessageStore, topic: str, queue_id: int, at: int) -> 
 
 
 def _read(store: MessageStore, topic: str, queue_id: int, first: int, end: int) -> list[Record]:
-    """Reads the first of these records, as many as fit into one read."""
+    """Reads records from the offset `first` on, as many as fit into one read."""
     read = store.queues.read_ranges([(topic, queue_id, first, end)], _READ_BYTES)
     if read.answers[0].next_offset <= first:
         raise StoreCorrupt(f"queue {queue_id} of topic {topic} cannot be read at {first}: run `rocketsim store verify`")
@@ -228,7 +238,9 @@ def _unreadable(where: str, error: Exception) -> None:
 
 
 def _unacknowledged(broker: Broker, found: Checkpoints) -> dict[Place, dict[int, Held]]:
-    """Returns the deliveries before the group's offset.  Messages after this offset are delivered anyway."""
+    """Returns the unacknowledged deliveries before each group's committed offset.  Messages after the committed offset
+    are delivered anyway.
+    """
     left: dict[Place, dict[int, Held]] = {}
     for place, held in found.unacknowledged().items():
         if place.topic not in broker.topics.entries:
@@ -241,7 +253,9 @@ def _unacknowledged(broker: Broker, found: Checkpoints) -> dict[Place, dict[int,
 
 
 async def _attempts(store: MessageStore, place: Place, offsets: Sequence[int]) -> dict[int, int]:
-    """Returns the attempts of messages in retry topics.  Messages of other topics were delivered for the first time."""
+    """Returns the attempt number of messages in retry topics, by offset.  A message of any other topic was delivered
+    for the first time, and is left out.
+    """
     attempts: dict[int, int] = {}
     for offset in offsets if place.topic.startswith(RETRY_PREFIX) else ():
         for message in await _read_one(store, place.topic, place.queue_id, offset):

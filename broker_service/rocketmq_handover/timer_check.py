@@ -2,10 +2,11 @@
 
     | read until 8 | timer log 8 | queue offset 8 | master's queue offset 8 | data version 3 x 8 | zeros | CRC-32 4 |
 
-RocketMQ has put the records of the timer topic before the queue offset into its wheel, and has delivered those whose
-TIMER_OUT_MS is before `read until`.  This broker also writes a CRC of the fields.  RocketMQ does not update the CRC, so
-a wrong CRC means that RocketMQ has delivered messages since.  The log, and not this file, says what this broker itself
-has delivered, because the log may have been cut since.
+The queue offset and `read until` show RocketMQ's progress: timers (records of the timer topic) before the queue offset
+are in its timer wheel, and those with an earlier TIMER_OUT_MS than `read until` are delivered.  This broker also writes
+a CRC of the fields into the file.  RocketMQ does not update the CRC, so a wrong CRC means that RocketMQ has used the
+store since then.  This broker reads its own progress from the log and not from this file, because the log may have been
+cut since the file was written.
 """
 
 from pathlib import Path
@@ -45,7 +46,7 @@ def is_ours(data: bytes) -> bool:
 
 
 def _read(store: MessageStore, path: Path) -> bytes | None:
-    """Reads the file.  Returns None if it is missing or too short."""
+    """Reads the file.  Returns None if the file is missing or too short."""
     try:
         data = store.disk.read_synced(path)
     except FileNotFoundError:
@@ -54,13 +55,13 @@ def _read(store: MessageStore, path: Path) -> bytes | None:
 
 
 def is_rocketmqs(store: MessageStore, path: Path) -> bool:
-    """Returns True if RocketMQ has written the file."""
+    """Returns True if RocketMQ was the last to write the file."""
     data = _read(store, path)
     return data is not None and not is_ours(data)
 
 
 def write(store: MessageStore, path: Path, oldest: int | None, now_ms: int) -> None:
-    """Writes the file.  `oldest` is the log offset of the oldest timer that waits; None if none waits."""
+    """Writes the file.  `oldest` is the log offset of the oldest waiting timer, or None if no timer waits."""
     data = _read(store, path)
     before = TimerCheck(*FIELDS.unpack_from(data)) if data is not None else TimerCheck()
     at = store.queues.end_at(TIMER_TOPIC, 0, store.end_offset if oldest is None else oldest)
@@ -75,10 +76,10 @@ def write(store: MessageStore, path: Path, oldest: int | None, now_ms: int) -> N
 
 
 def delivered(store: MessageStore, path: Path) -> tuple[int, int] | None:
-    """Returns (second, log offset): RocketMQ has delivered the timers of earlier seconds that lie before the log
-    offset.
+    """Returns (second, log offset) of RocketMQ's progress: RocketMQ has delivered the timers of earlier seconds that
+    lie before the log offset.
 
-    Returns None if RocketMQ has not written the file.
+    Returns None if RocketMQ was not the last to write the file.
     """
     content = _read(store, path)
     if content is None or is_ours(content):

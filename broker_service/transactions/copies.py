@@ -1,7 +1,6 @@
-"""Finds the copies of half messages whose op records a crash has prevented.
+"""Finds committed copies of half messages for which a crash has prevented the op record.
 
-An op record follows its copy before any other copy is appended, so only copies after the last op record can lack their
-op records.
+The op record of a copy is appended before any other copy, so only copies after the last op record can lack theirs.
 """
 
 import asyncio
@@ -23,11 +22,11 @@ from broker_service.store.message_store import MessageStore
 
 logger = logging.getLogger(__name__)
 
-FRAME_BYTES = 1 << 20  # bytes that are read at a time from a queue that is searched for copies
+FRAME_BYTES = 1 << 20  # bytes of a queue that are read at a time in the search for copies
 
 
 async def find_copies(store: MessageStore, state: OpenTransactions) -> None:
-    """Finds commits that have no op record, and notes them in the state."""
+    """Finds commits without an op record, and adds them to the state."""
     by_log_offset = {one.log_offset: one for one in state.open.values()}
     last_op = await _last_op(store)
     topics = {transaction.topic for transaction in state.open}
@@ -40,10 +39,10 @@ async def find_copies(store: MessageStore, state: OpenTransactions) -> None:
 
 
 async def _copied_from(store: MessageStore, topic: str, queue_id: int, at: int) -> AsyncIterator[list[int]]:
-    """Yields the log offsets of half messages that were copied to the queue, from the offset `at` on, a frame at a
-    time.
+    """Searches a queue from the offset `at` on, and yields the log offsets of the half messages whose copies it finds,
+    one frame at a time.
 
-    Leaves out copies that cannot be read.
+    Copies that cannot be read are left out.
     """
     frame = FRAME_BYTES
     end = store.queues.end(topic, queue_id)
@@ -62,17 +61,18 @@ async def _copied_from(store: MessageStore, topic: str, queue_id: int, at: int) 
             if frame == 1:
                 logger.error("a record cannot be read; if it was a commit, its producer is asked again: %s", error)
                 at += 1
-            frame = 1  # reads one record at a time, so that only an unreadable one is left out
+            frame = 1  # reads one record at a time, so that only the unreadable one is left out
             continue
         at, frame = found.answers[0].next_offset, min(2 * frame, FRAME_BYTES)
         yield copied
-        await asyncio.sleep(0)  # other tasks have a turn, because a read of records in memory does not pause
+        await asyncio.sleep(0)  # lets other tasks run, because a read of records in memory does not pause
 
 
 async def _last_op(store: MessageStore) -> int:
-    """Returns the log offset of the last op record if this broker wrote it, else 0.
+    """Returns the log offset of the last op record, or 0 if this broker has not written it.
 
-    RocketMQ writes op records seconds after their copies, so copies may also lie before RocketMQ's last op record.
+    RocketMQ writes its op records seconds after the copies, so copies without op records may also lie before RocketMQ's
+    last op record.
     """
     read = partial(store.queues.log_offsets, OP_TOPIC, 0, store.queues.end(OP_TOPIC, 0) - 1)
     for log_offset in await cold_reads.read(store, read):

@@ -1,18 +1,19 @@
-"""ConnectedProducers: finds producers of all protocols that the broker may ask how their transactions end."""
+"""ConnectedProducers: finds the producers, of any protocol, that the broker may ask how their transactions end."""
 
 from rocketsim_proto.records.record import PROPERTY_PRODUCER_GROUP
 
 from broker_service.transactions.transactions import Check, Producers
 
-# The client ids of half messages from the remoting protocol begin with this.  Its clients send no id with a message.
+# The client id of a half message that came over the remoting protocol begins with this text.  A client of the remoting
+# protocol sends no id of its own.
 REMOTING = "remoting:"
 
 
 class ConnectedProducers:
-    """Asks a producer of the protocol in which the transaction came.
+    """Asks a producer that uses the same protocol as the producer that began the transaction.
 
-    `remoting` has the producers of the remoting protocol while its port is open.  These producers are also asked about
-    half messages of a RocketMQ that has used this store.
+    `remoting` has the producers of the remoting protocol, and is None while the remoting port is closed.  The remoting
+    producers are also asked about half messages that a RocketMQ has stored in this log.
     """
 
     def __init__(self, grpc: Producers) -> None:
@@ -28,5 +29,5 @@ class ConnectedProducers:
 
 
 def remoting_client_id(user: str, group: str) -> str:
-    """Returns the client id for half messages that this user has sent with this producer group."""
+    """Returns the client id that is stored with the half messages of this user and producer group."""
     return f"{REMOTING}{user}/{group}"

@@ -1,16 +1,16 @@
 """Transactions on a master: stores half messages, commits and rolls them back, and asks producers how they end.
 
 A producer begins a transaction by sending a message.  The broker stores the message in RocketMQ's half topic, where no
-consumer sees it.  The message is now a *half message*, and the transaction is *open*.  A commit appends a copy of the
-half message to the message's own topic.  A commit and a rollback both append an *op record*, which says that the
-transaction has ended.
+consumer sees it.  The stored message is called a *half message*, and its transaction is *open*.  A commit appends a
+copy of the half message to the message's own topic.  A commit and a rollback both append an *op record*, which marks
+the transaction as ended.
 
-If a producer neither commits nor rolls back, the broker asks it for the outcome, again and again at intervals.  After
-`transactionCheckMax` questions the transaction is given up: its message is copied to TRANS_CHECK_MAX_TIME_TOPIC, where
-operators find it.
+If a producer neither commits nor rolls back, the broker asks it for the outcome at regular intervals.  After
+`transactionCheckMax` questions the broker gives the transaction up, and copies its message to
+TRANS_CHECK_MAX_TIME_TOPIC, where operators find it.
 
-A crash may come between a copy and its op record.  `find_copies` searches for such copies before this master ends any
-transaction, and then their op records are written.
+A crash may happen after a copy is appended and before its op record.  `find_copies` searches for such copies before
+this master ends any transaction, and the missing op records are then appended.
 """
 
 import asyncio
@@ -49,7 +49,8 @@ from broker_service.transactions.copies import find_copies
 
 logger = logging.getLogger(__name__)
 
-# Most open transactions.  Each takes some 600 bytes.  A topic may have at most as many as are still free.
+# Limit for open transactions.  Each open transaction takes some 600 bytes of memory.  One topic may use at most half of
+# what the other topics leave free.
 MAX_OPEN = 200_000
 
 _AT_A_TIME = 256
@@ -60,17 +61,17 @@ class UnknownTransaction(RocketSimError):
 
 
 class TransactionIdTaken(MessageIllegal):
-    """The message has the id of another message's transaction, or of a transaction that has ended."""
+    """The message's id belongs to the transaction of another message, or to a transaction that has ended."""
 
     v2_code = "ILLEGAL_MESSAGE_ID"
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The question to a producer how the transaction of this half message ends.
+    """A question that asks a producer how the transaction of this half message ends.
 
-    `client_id` is the producer that has sent the message (empty: not known), `queue_id` the queue in the message's own
-    topic, and `times` the number of this question.
+    `client_id` is the producer that has sent the message, or "" if the producer is not known.  `queue_id` is the queue
+    in the message's own topic.  `times` counts the questions about this transaction.
     """
 
     transaction: TransactionId
@@ -84,7 +85,9 @@ class Producers(Protocol):
     """The connected producers of one protocol or of all protocols."""
 
     async def ask(self, check: Check) -> bool:
-        """Sends the question to one producer, which may take a while.  Returns False if no producer takes it."""
+        """Sends the question to one connected producer, and can take a while.  Returns False if no producer could be
+        asked.
+        """
 
 
 class Transactions:
@@ -94,8 +97,8 @@ class Transactions:
         self._writer = writer
         self._loop = MasterLoop(broker, self._work, "open transactions")
         self._needed = NeededLog(broker.store)
-        self._unreadable: set[int] = set()  # queue offsets of unreadable half messages that are to be given up
-        self.ready = asyncio.Event()  # set when `find_copies` has found all commits
+        self._unreadable: set[int] = set()  # queue offsets of half messages that cannot be read and are to be given up
+        self.ready = asyncio.Event()  # set when `find_copies` has found all commits without an op record
 
     @property
     def state(self) -> OpenTransactions:
@@ -104,12 +107,13 @@ class Transactions:
     # --- half messages ----------------------------------------------------------------------------------------------
 
     async def begin(self, puts: PutPath, send: Send, *, client_id: str, immunity_s: int = 0) -> Placed:
-        """Begins a transaction: appends the half message of a send of one message.
+        """Begins a transaction: appends the half message for `send`, which has one message.
 
-        If this message has begun its transaction before, its half message is found instead.  The first question comes
-        after `immunity_s` seconds, or after the broker's own time if that is 0.
+        If this message began its transaction in an earlier call, the half message of that call is returned instead.
+        The producer is asked for the outcome after `immunity_s` seconds, or after the broker's `transactionTimeOut` if
+        that is 0.
 
-        Raises MessageIllegal for a message that cannot begin a transaction, and TransactionIdTaken if its id is that of
+        Raises MessageIllegal for a message that cannot begin a transaction, and TransactionIdTaken if its id belongs to
         another message.
         """
         message = send.message
@@ -137,10 +141,10 @@ class Transactions:
             await self._writer.make_topic(own)
 
     async def stored_half(self, message: Record) -> Prepared | None:
-        """Returns the half message of this message's transaction if the transaction is open, else None.
+        """Returns the stored half message if the transaction of this message is open, else None.
 
-        Raises TransactionIdTaken if the open transaction has another message.  An id alone can be guessed, or chosen
-        twice, and a producer's commit would then commit the message of another producer.
+        Raises TransactionIdTaken if the open transaction with this id has another message.  An id alone proves nothing,
+        because it can be guessed or chosen twice, and a producer could then commit another producer's message.
         """
         self._writer.check_transactions()
         prepared = self.state.open.get(_transaction_of(message))
@@ -151,7 +155,7 @@ class Transactions:
         return prepared
 
     def _half_of(self, message: Record, client_id: str, immunity_s: int) -> Record:
-        """Returns the half message to store for a message whose transaction is not open."""
+        """Makes the half message to store, for a message whose transaction is not open."""
         transaction = _transaction_of(message)
         if (ended := self.state.resolution_of(transaction)) is not None:
             raise TransactionIdTaken(
@@ -167,10 +171,11 @@ class Transactions:
     # --- commit and rollback ----------------------------------------------------------------------------------------
 
     async def end(self, transaction: TransactionId, resolution: Resolution, timeout_s: float) -> PutStatus:
-        """Commits or rolls back.  `Resolution.UNKNOWN` changes nothing, and only checks that the transaction is known.
+        """Commits a transaction or rolls it back.  `Resolution.UNKNOWN` changes nothing, and only checks that the
+        transaction is known.
 
-        A second call with the same resolution succeeds, too.  Raises UnknownTransaction for a transaction that is not
-        known, or that has ended with the other resolution.
+        A second call with the same resolution also succeeds.  Raises UnknownTransaction if the transaction is not
+        known, or has ended with the other resolution.
         """
         until = self._broker.clock() + timeout_s
         self._writer.check_transactions()
@@ -185,7 +190,8 @@ class Transactions:
                 break
             half = await self._half(prepared) if resolution is Resolution.COMMIT else None
             if half is not None:
-                await self._until_open(transaction.topic, until)  # a deletion of the topic ends the transaction
+                # While waiting, a deletion of the topic may end the transaction.
+                await self._until_open(transaction.topic, until)
             self._writer.check_transactions()
             now = self.state.open.get(transaction)
             if now is not None and now.queue_offset == prepared.queue_offset:
@@ -195,8 +201,8 @@ class Transactions:
         return await self._broker.acknowledgements.wait(end, max(0.0, until - self._broker.clock()))
 
     async def _until_open(self, topic: str, until: float) -> None:
-        """Waits until no change of the topic is under way.  Until the next await the topic takes the copy, or is
-        deleted.
+        """Waits until no change of the topic is being written.  Before the caller awaits anything else, the topic then
+        either takes the copy or is deleted.
         """
         try:
             async with asyncio.timeout(max(0.0, until - self._broker.clock())):
@@ -220,8 +226,9 @@ class Transactions:
         )
 
     def _committed(self, prepared: Prepared, half: Record) -> int:
-        """Appends the copy and the op record.  Returns the log's end after both."""
-        topic = self._broker.topics.existing(prepared.transaction.topic)  # the topic may have fewer queues now
+        """Appends the copy and the op record of a commit.  Returns the log's end after both records."""
+        # The topic may have fewer queues now than when the transaction began.
+        topic = self._broker.topics.existing(prepared.transaction.topic)
         queue_id = topic.queue_of(half_messages.real_queue(half))
         copy = half_messages.committed_copy(half, queue_id)
         self._writer.append_record(copy)
@@ -233,11 +240,11 @@ class Transactions:
         return self._append_ops([prepared.queue_offset], Resolution.ROLLBACK)
 
     def _write_ops(self) -> None:
-        """Appends the op records that are missing.  Raises if the log refuses them, because then no transaction may
-        end.
+        """Appends all op records that are missing.  Raises if the log refuses them, because without op records no
+        further transaction may end.
 
-        It appends the op records of commits before those of rollbacks, because `find_copies` looks for the copies of
-        committed messages only after the last op record.
+        The op records of commits come before those of rollbacks, because `find_copies` looks for copies only after the
+        last op record.
         """
         by_resolution: dict[Resolution, list[int]] = {}
         for queue_offset, resolved in self.state.unlogged.items():
@@ -252,7 +259,9 @@ class Transactions:
         return end
 
     def drop_topic(self, name: str) -> None:
-        """Ends the open transactions of a deleted topic.  A new topic of that name must not get their messages."""
+        """Ends the open transactions of a deleted topic, so that a new topic of that name does not get their
+        messages.
+        """
         if not self._broker.store.queues.end(HALF_TOPIC, 0):
             return
         self._writer.check_transactions()
@@ -273,8 +282,8 @@ class Transactions:
     # --- questions to producers -------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Asks producers about open transactions until it is cancelled.  Start it when the broker begins to take
-        writes.
+        """Asks producers about open transactions until the task is cancelled.  The broker starts this loop when it
+        begins to take writes.
         """
         try:
             await self._loop.run()
@@ -291,7 +300,7 @@ class Transactions:
         return await self._ask_due()
 
     async def _ask_due(self) -> float | None:
-        """Writes missing op records, and asks about all transactions whose time has come.
+        """Appends missing op records, and asks the producers of all transactions that are due for a question.
 
         Returns the seconds until the next question, or None if no transaction is open.
         """
@@ -343,9 +352,10 @@ class Transactions:
                 logger.info("transaction %s: no connected producer can be asked for its outcome", _name(prepared))
 
     async def _give_up(self, prepared: Prepared) -> None:
-        """Ends a transaction without an outcome.  Its message is copied to TRANS_CHECK_MAX_TIME_TOPIC.
+        """Ends a transaction without an outcome, which copies its message to TRANS_CHECK_MAX_TIME_TOPIC.
 
-        A message that has expired or is damaged is lost.  If the disk cannot read the message, it is tried again later.
+        An expired or damaged message is lost.  If the disk cannot read the message now, the transaction is given up
+        later.
         """
         half: Record | None = None
         try:
@@ -379,10 +389,11 @@ class Transactions:
     # --- retention ----------------------------------------------------------------------------------------------------
 
     async def move(self, log_offset: int) -> None:
-        """Appends half messages before a log offset again, because the log files before this offset expire.
+        """Appends half messages before `log_offset` again at the log's end, because the log files before this offset
+        expire.
 
-        Does nothing before all commits are known, because `find_copies` knows half messages by their present log
-        offsets.
+        Does nothing until `find_copies` has found all commits, because it needs the original log offsets of half
+        messages.
         """
         if not self.ready.is_set():
             return
@@ -400,7 +411,9 @@ class Transactions:
         self._write_ops()
 
     def needed_from(self) -> int | None:
-        """Returns the log offset from which open transactions need the log; None if no transaction ever began."""
+        """Returns the log offset from which the log is needed for open transactions; None if no transaction ever
+        began.
+        """
         return self._needed.begins_at(self._oldest()) if self._broker.store.queues.end(HALF_TOPIC, 0) else None
 
     def _oldest(self) -> int | None:
@@ -411,7 +424,9 @@ class Transactions:
     # --- reading ----------------------------------------------------------------------------------------------------
 
     async def half_at(self, log_offset: int) -> Record:
-        """Reads the half message at a log offset that a client names.  Raises NotFound if no half message is there."""
+        """Reads the half message at a log offset that a client has named.  Raises NotFound if there is no half message
+        at this offset.
+        """
         store = self._broker.store
         data = await cold_reads.read(store, partial(store.log.find_record, log_offset))
         found = None if data is None else record.decode(data, check_crc=False)
@@ -420,7 +435,7 @@ class Transactions:
         return found
 
     async def _half(self, prepared: Prepared) -> Record:
-        """Reads the half message of an open transaction.  Raises NotFound if it has expired."""
+        """Reads the half message of an open transaction.  Raises NotFound if the half message has expired."""
         store = self._broker.store
         data = await cold_reads.read(store, partial(store.log.record_at, prepared.log_offset))
         return record.decode(data, check_crc=False)
@@ -428,7 +443,9 @@ class Transactions:
     # --- for RocketMQ -----------------------------------------------------------------------------------------------
 
     def note_offsets(self) -> None:
-        """Commits the offsets at which a RocketMQ would continue if it opened this store after a clean stop."""
+        """Commits the offsets in the half topic and the op topic at which a RocketMQ would continue if it opened this
+        store after a clean stop.
+        """
         store = self._broker.store
         if self._broker.is_slave or not store.queues.end(HALF_TOPIC, 0):
             return
@@ -442,7 +459,7 @@ class Transactions:
 
 
 async def _await_all(*calls: Awaitable[None]) -> None:
-    """Waits for all calls, and then raises the first of their errors."""
+    """Waits until all calls have ended, and then raises the first of their errors."""
     for failed in await asyncio.gather(*calls, return_exceptions=True):
         if failed is not None:
             raise failed
