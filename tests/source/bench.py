@@ -34,7 +34,7 @@ def run_program(source: str, *arguments: str, cwd: Path) -> subprocess.Completed
 class Bench:
     """One pair, one producer and one Spark session.  Everything that a test creates gets a new name."""
 
-    _numbers = itertools.count()  # of all pairs: they share a session
+    _numbers = itertools.count()  # shared by all pairs, because all use one Spark session
 
     def __init__(
         self, spark: Any, processes: Processes, name_server: ServerProcess, master: ServerProcess, slave: ServerProcess

@@ -1,5 +1,5 @@
 """`format("rocketsim-late")`: the source, with commits that reach a broker only after Spark has told the reader's
-process to end.  A commit for which nothing waits is therefore always lost, not only sometimes.
+process to end.  If the process does not wait for a commit, the commit is therefore always lost, not only sometimes.
 """
 
 import fcntl
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 LATE_S = 0.5
-# With a planted bug nobody waits for the commit.  It must not come while the process ends, which takes its time.
+# With a planted bug, nothing waits for the commit, and the commit must not finish while the process is still ending.
 LATE_WITH_BUG_S = 20.0
-HELD = "heldwhilealive"  # the option that names a file: the reader's process locks it as long as it lives
-BUG = "bug"  # and what to plant in that process
+HELD = "heldwhilealive"  # the option with the path of a file that the reader's process locks while it lives
+BUG = "bug"  # the option with the bug to plant in that process
 BUGS = ["SIGTERM ends it", "what is under way is forgotten"]
 
 
@@ -60,7 +60,7 @@ def commit_late(bug: str | None) -> None:
     close, commit = Committer.close, ClientCluster.commit
 
     def closing(self: Committer, timeout_s: float) -> None:
-        if bug:  # or SIGTERM could come before the commit is under way, which the bug does not forget
+        if bug:  # the bugs lose only commits that have begun, and SIGTERM could come before that
             under_way.wait(timeout_s)
         told_to_end.set()
         close(self, timeout_s)

@@ -51,14 +51,14 @@ class MemoryBroker:
         self.first: dict[MessageQueue, int] = defaultdict(int)
         self.end: dict[MessageQueue, int] = {}
         self.epoch = NO_EPOCH
-        self.ends_in: dict[LogEpoch, Offsets] = {}  # where its queues ended in epochs that are over
-        self.suggests: list[int] = []  # for the next frames; then always itself... see `suggest`
+        self.ends_in: dict[LogEpoch, Offsets] = {}  # the ends of its queues in earlier epochs
+        self.suggests: list[int] = []  # the suggestions in the next frames, before `suggest` applies
         self.suggest = 0
         self.frames_until_it_breaks: int | None = None
-        self.spoil: list[PullFrame] = []  # sent instead of the next frames
-        self.packed: dict[tuple[MessageQueue, int], bytes] = {}  # compressed bodies, which may be no such thing
-        self.flipped: set[tuple[MessageQueue, int]] = set()  # records with another body than their checksum is of
-        self.refuse: list[RocketSimError] = []  # the next pulls, with this
+        self.spoil: list[PullFrame] = []  # frames that are sent in place of the next ones
+        self.packed: dict[tuple[MessageQueue, int], bytes] = {}  # bodies that are marked as compressed, rightly or not
+        self.flipped: set[tuple[MessageQueue, int]] = set()  # records whose body does not match their checksum
+        self.refuse: list[RocketSimError] = []  # the errors of the next pulls
         self.pulls: list[list[OffsetRange]] = []
 
     def frames(self, ranges: Sequence[OffsetRange], rows: int, tag: str | None) -> Iterator[PullFrame]:
@@ -131,18 +131,19 @@ class MemoryCluster:
     def __init__(self, *broker_ids: int, rows: int = 10) -> None:
         self.brokers = {broker_id: MemoryBroker(broker_id) for broker_id in broker_ids or (0,)}
         self.rows = rows
-        self.packed = False  # small ranges share frames, as those of real brokers
+        self.packed = False  # if true, small ranges share a frame, as at real brokers
         self.offsets: dict[str, Offsets] = defaultdict(dict)
         self.bounds_calls = 0
-        self.waits: list[Callable[[], bool]] = []  # what happens in the next waits for records; then none can wait
+        # Called by the next waits for records.  Without an entry, a wait returns at once.
+        self.waits: list[Callable[[], bool]] = []
         self.ranges_pulled = (0, 0)
         self.commits: list[tuple[str, Offsets]] = []
         self.commit_fails = 0
         self.suspected: list[int] = []
         self.dropped: set[MessageQueue] = set()
-        self.unwritable: set[MessageQueue] = set()  # beyond the write queues of their topic
+        self.unwritable: set[MessageQueue] = set()  # queues that the topic has only for reading
         self.closed: Offsets = {}  # the ends of queues that were taken from their topic by `take_away`
-        self.says_closed = True  # older brokers refuse to say where a queue ended that the topic has no longer
+        self.says_closed = True  # if false, refuses the end of a removed queue, as older brokers do
         self.unrouted: set[str] = set()  # topics of which the name server knows no broker
         self.searches_fail = False
         self.times: dict[MessageQueue, list[int]] = {}
@@ -288,7 +289,7 @@ class MemoryCluster:
 
 
 def packed(frames: Iterator[PullFrame]) -> Iterator[PullFrame]:
-    """Yields the records again, in frames of eight."""
+    """Yields the same records in fewer frames: eight frames become one."""
     while together := list(itertools.islice(frames, 8)):
         last = together[-1]
         yield PullFrame(

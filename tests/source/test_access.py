@@ -51,7 +51,7 @@ def test_spark_reads_writes_and_commits_and_nobody_sees_its_secret(
     caplog: pytest.LogCaptureFixture,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    for name in ("broker_service", "rocketsim_client", "rocketsim_source"):  # py4j's own would tell every command
+    for name in ("broker_service", "rocketsim_client", "rocketsim_source"):  # without py4j, which logs every command
         caplog.set_level(logging.DEBUG, name)
     reached = {"brokers": f"broker-a=0@{broker.node.address}", "topic": "T"}
     patient = {"pullTimeoutMs": "60s"}

@@ -104,7 +104,7 @@ def test_read_from_the_slave(pair: Bench, topic: str) -> None:
 
 
 def test_source_and_sink_speak_tls(spark: Any, tmp_path: Path) -> None:
-    """Workers are forked, and read the files themselves."""
+    """Spark's workers are other processes, and read the certificate files themselves."""
     server = {"tlsCert": DATA / "server.pem", "tlsKey": DATA / "server.key", "tlsCa": CA, "tlsClientAuth": "listenPort"}
     client = {"tls": "true", "tlsCa": CA, "tlsCert": DATA / "client.pem", "tlsKey": DATA / "client.key"}
     with Processes(tmp_path) as processes:

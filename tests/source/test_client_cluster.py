@@ -39,7 +39,7 @@ def fake() -> Iterator[FakeCluster]:
 
 
 def opened(fake: FakeCluster) -> ClientCluster:
-    """As in a new worker or a driver that starts: nothing is known yet."""
+    """Returns a cluster that knows nothing yet, as in a new worker or driver."""
     return ClientCluster(Cluster(fake.address, timeout_s=30, poll_interval_s=1))
 
 
@@ -49,7 +49,7 @@ def test_a_queue_beyond_the_count_is_gone_and_hides_nobody(fake: FakeCluster) ->
 
 
 def test_a_queue_beyond_the_read_queues_is_gone_too(fake: FakeCluster) -> None:
-    """Its topic has it for writing, and no broker lets a consumer read it."""
+    """The topic has the queue only for writing, so no broker lets a consumer read it."""
     for broker_id in (0, 1):
         fake.brokers["broker-a", broker_id].read_queue_nums = 1
     seen = opened(fake).bounds([Q0, Q1, B])
@@ -61,7 +61,7 @@ def test_a_queue_beyond_the_read_queues_is_gone_too(fake: FakeCluster) -> None:
 
 
 def static(fake: FakeCluster) -> Cluster:
-    """With option `brokers`, without a name server."""
+    """Returns a cluster for option `brokers`, without a name server."""
     brokers = {name: dict(members) for name, members in fake.addresses().items()}
     return Cluster("", brokers=brokers, timeout_s=1.0, poll_interval_s=1.0)
 
@@ -179,7 +179,7 @@ def test_one_lost_queue_does_not_end_the_reading_of_others(fake: FakeCluster) ->
 
 @pytest.mark.parametrize("streaming", [True, False])
 def test_that_a_slave_has_no_offset_of_the_group_is_no_start(fake: FakeCluster, streaming: bool) -> None:
-    """Its master may have one, and the query must not begin behind it."""
+    """The slave's master may have an offset of the group, and the query must not begin anywhere else."""
     given = {"nameServer": "h:1", "topic": "T", "group": "g", "startingOffsets": "committed,latest"}
     given |= {"commitOffsets": "none"} if streaming else {"startingOffsets": "committed,earliest"}
     options = source_options(given, streaming=streaming)

@@ -30,8 +30,9 @@ ABSENT = MessageQueue("absent", "broker-a", 0)
 
 
 def questions() -> dict[str, tuple[str, Any]]:
-    """Of each call: a topic that is not there, a queue beyond the count, one beside a queue that is there, and that
-    one alone."""
+    """Returns four requests of each call: for an absent topic, for a queue beyond the topic's queues, for an existing
+    queue together with a queue beyond, and for the existing queue alone.
+    """
     found: dict[str, tuple[str, Any]] = {}
     bounds, search, commit = pb.QueueBoundsRequest, pb.SearchOffsetsRequest, pb.CommitOffsetsRequest
     for topic, ids in (("absent", [0]), ("t", [QUEUES]), ("t", [0, QUEUES]), ("t", [0])):
@@ -48,7 +49,7 @@ def questions() -> dict[str, tuple[str, Any]]:
             "PullRange": pb.PullRangeRequest(ranges=ranges),
             "Pull": pb.PullRequest(consumer_group="g", topic=topic, queue_id=ids[-1], max_msg_nums=1),
         }
-        if topic == "t":  # a send makes its topic
+        if topic == "t":  # a send to an absent topic creates the topic
             calls["Send"] = pb.SendRequest(**send)
         found |= {f"{call} {topic} {ids}": (call, request) for call, request in calls.items()}
     return found
@@ -94,7 +95,7 @@ async def test_the_fake_broker_refuses_as_a_broker_does(tmp_path: Path) -> None:
 
 
 def seen(cluster: SourceCluster) -> list[Any]:
-    """What the source makes of each question, errors as their kinds."""
+    """Returns the source's results for each question, with the classes of errors in place of errors."""
     found: list[Any] = []
     for queues in ([Q0], [BEYOND], [Q0, BEYOND], [ABSENT], [Q0, ABSENT]):
         states = cluster.bounds(queues)
@@ -125,7 +126,7 @@ def kinds(errors: Any) -> dict[Any, type]:
 
 
 def memory_cluster() -> MemoryCluster:
-    """The queues beyond and the absent topic were there once."""
+    """Returns a cluster in memory in which the absent topic and the queue beyond the others existed once."""
     cluster = MemoryCluster()
     for number in range(QUEUES):
         cluster.put(MessageQueue("t", "broker-a", number), 0)
@@ -168,7 +169,7 @@ async def test_a_master_says_where_a_closed_queue_ended_and_takes_the_last_commi
 
 @pytest.mark.parametrize("fenced", [False, True])
 async def test_a_queue_beyond_the_count_is_gone_unless_its_master_was_replaced(tmp_path: Path, fenced: bool) -> None:
-    """The count of a fenced master is of before the promotion: the queue may be at the new one."""
+    """A replaced master has the number of queues from before the promotion, so the new master may have more queues."""
 
     def bounds(cluster: SourceCluster) -> tuple[list[MessageQueue], list[MessageQueue], set[MessageQueue]]:
         states = cluster.bounds([Q0, Q3, ABSENT])

@@ -1,4 +1,4 @@
-"""Which offsets are committed where and when, decided without a broker or a clock; and the thread that commits."""
+"""Tests which offsets are committed where and when, without a broker or a clock, and tests the thread that commits."""
 
 import threading
 from collections.abc import Callable
@@ -29,7 +29,7 @@ def test_only_news_are_sent_and_only_once() -> None:
     assert found.to_send(0) == {Q0: 5, Q1: 7}
     found.done({Q0: 5, Q1: 7}, CommitResult({"broker-a": 0}, {Q0: 5, Q1: 7}, {}), 0)
     assert not found.want({Q0: 5, Q1: 7})
-    assert found.due_in_ms(1) == 30_000 - 1  # the next reconciliation
+    assert found.due_in_ms(1) == 30_000 - 1  # the time until the next reconciliation
     found.want({Q0: 6, Q1: 7})
     assert found.to_send(1) == {Q0: 6}
 
@@ -44,7 +44,7 @@ def test_an_offset_below_what_stands_is_never_sent() -> None:
 def test_a_start_is_committed_only_where_the_group_has_nothing() -> None:
     found = ledger()
     found.want_start({Q0: 5, Q1: 5})
-    assert found.to_send(0) == {}  # nobody has said yet what the group has
+    assert found.to_send(0) == {}  # no broker has said yet which offsets the group has
     found.saw_starts({Q1: 2}, [Q0, Q1])
     assert found.to_send(0) == {Q0: 5}
     found.done({Q0: 5}, CommitResult({"broker-a": 0}, {Q0: 5}, {}), 0)
@@ -171,8 +171,9 @@ def test_a_flush_does_not_wait_for_the_throttle() -> None:
 
 
 def test_an_operators_reset_under_a_running_query(caplog: pytest.LogCaptureFixture) -> None:
-    """docs/spark.md: after a reset to an earlier offset the next commit moves the group forward again; after a
-    reset to a later one it stays there, which is a conflict."""
+    """After a reset to an earlier offset, the next commit moves the group forward again.  After a reset to a later
+    offset, the group stays there, and the query reports that somebody else commits (docs/spark.md).
+    """
     cluster = MemoryCluster()
     found = committer(cluster, commitAsync="false")
     found.processed({Q0: 10})
@@ -264,7 +265,9 @@ def test_closing_waits_for_a_commit_that_is_under_way(monkeypatch: pytest.Monkey
 
 
 def test_closing_in_a_signals_handler_makes_the_interrupted_commit_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With commitAsync=false the main thread commits, and does not return to it after SIGTERM."""
+    """With commitAsync=false the main thread commits.  SIGTERM interrupts this commit, and the main thread never
+    continues it.
+    """
     cluster = MemoryCluster()
     found = committer(cluster, commitAsync="false")
     commit, at_the_end = cluster.commit, []
@@ -283,7 +286,9 @@ def test_closing_in_a_signals_handler_makes_the_interrupted_commit_again(monkeyp
 def test_closing_in_a_signals_handler_does_not_wait_for_what_the_interrupted_thread_holds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A lock of the client's Routes is not released before the handler has returned."""
+    """If the interrupted thread holds a lock of the client's `Routes`, it cannot release the lock before the signal
+    handler has returned.
+    """
     cluster = MemoryCluster()
     found = committer(cluster, commitAsync="false")
     commit, asking, holders, waits_for_itself, closed = cluster.commit, threading.Lock(), [], [], []

@@ -33,7 +33,7 @@ def decoded(
     data = b"".join(map(record.encode, records))
     rows: list[dict[str, Any]] = []
     for batch in found.batches(Records.walk(data), runs, 1):
-        for field in batch.schema:  # Spark would take a null for a value
+        for field in batch.schema:  # Spark would read a null in such a column as a value
             assert field.nullable or not batch.column(field.name).null_count
         rows += batch.to_pylist()
     return rows
@@ -146,7 +146,7 @@ def test_bodies_that_unpack_to_more_than_a_batch_are_several_batches_in_order() 
     batches = decoder.batches(Records.walk(b"".join(map(record.encode, frame))), [OfQueue(A0, 20), OfQueue(B1, 20)], 0)
     rows = []
     for batch in batches:
-        assert batch.num_rows == 1  # each of them is larger than pullMaxBytes already
+        assert batch.num_rows == 1  # a single unpacked body is already larger than pullMaxBytes
         assert batch.nbytes < 5 << 20
         rows += [(row["topic"], row["queueId"], row["queueOffset"], len(row["body"])) for row in batch.to_pylist()]
     assert rows == [(*queue[:1], queue.queue_id, n, 4 << 20) for queue in (A0, B1) for n in range(20)]
@@ -192,7 +192,7 @@ def test_only_projected_columns_are_made() -> None:
     assert schema.fieldNames() == ["queueOffset", "body"]
     check_schema(schema, options)
     broken = bytearray(record.encode(a_record()))
-    broken[-1:] = b""  # properties that do not end: noticed only by who looks at them
+    broken[-1:] = b""  # the properties are cut off, which only a reader of properties notices
     rows = decoded([a_record()], [OfQueue(A0, 1)], schema)
     assert rows == [{"queueOffset": 7, "body": b"body"}]
 
@@ -241,7 +241,9 @@ def test_a_schema_that_does_not_fit_is_refused(columns: dict[str, str], says: st
 
 
 def test_a_schema_whose_elements_may_not_be_null_is_not_compared_with_itself() -> None:
-    """Both are written alike: "properties is map<string,string>, not map<string,string>"."""
+    """Both schemas have the same text, so an error with these texts would say nothing, as in "properties is
+    map<string,string>, not map<string,string>".
+    """
     options = source_options({"nameServer": "h:1", "topic": "T", "schemaProfile": "kafka"}, streaming=True)
     schema = StructType().add("headers", ArrayType(HEADERS.elementType, containsNull=False))
     with pytest.raises(OptionError, match=r"headers is array<.*> with elements that may be null.*leave containsN"):

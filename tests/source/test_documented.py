@@ -29,7 +29,7 @@ def section(title: str) -> str:
 
 
 def table(title: str) -> list[list[str]]:
-    """The rows of all tables below a heading, without their heads."""
+    """Returns the rows of all tables below a heading, without the tables' head rows."""
     lines = section(title).splitlines()
     rows = [line for line, after in zip(lines, [*lines[1:], ""], strict=True) if not after.startswith("|---")]
     cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows if row.startswith("| ")]
@@ -46,8 +46,11 @@ def quoted(cell: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def snippets(pair: Bench, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], dict[str, Any]]:
-    """Runs the blocks of a section; each knows the names that those before it have defined, as in a notebook.
-    Queries that a block starts read everything before the next block runs."""
+    """Runs the code blocks of a section.  Each block knows the names that earlier blocks have defined, as in a
+    notebook.
+
+    Queries that a block starts read everything before the next block runs.
+    """
     names: dict[str, Any] = {"spark": pair.spark}
     for number in range(20):
         tags = "alarm" if number % 4 == 0 else "red"
@@ -104,9 +107,11 @@ def test_the_snippets_of_the_documents_run(pair: Bench, snippets: Callable[[str,
 
     snippets("Writing", "python")
     queues = {(row["keys"], row.queueId) for row in pair.batch("copies").collect()}
-    assert len(queues) == 3  # keyed: a queue for each key
+    assert len(queues) == 3  # all rows with the same key go to one queue
 
-    found["rows"] = pair.stream("telemetry", startingOffsets="earliest", schemaProfile="kafka")  # as Kafka's source
+    found["rows"] = pair.stream(
+        "telemetry", startingOffsets="earliest", schemaProfile="kafka"
+    )  # with the columns of Kafka's source
     snippets("Copy what Kafka has", "python")
     orders = pair.batch("orders").collect()
     assert {bytes(row.body) for row in orders} == {b"reading %d" % number for number in range(20)}
@@ -139,7 +144,7 @@ def test_the_recipe_drops_copies_in_different_batches_and_forgets_ids_behind_the
         return sorted(body % 3 for body in bodies)
 
     assert run() == [0, 1, 2]
-    send()  # as a batch that is run again: the same ids, other offsets and store times
+    send()  # as a repeated batch does: the same ids, but other offsets and store times
     assert run() == []
 
 
@@ -176,7 +181,9 @@ def test_an_option_of_kafkas_is_taken_under_its_name_or_refused_by_it(name: str)
 
 
 def texts_of_errors() -> list[str]:
-    """The strings of source, client and contract, with … for what an f-string fills in; parts of one text joined."""
+    """Returns the strings in the code of the source, the client and the contract, with … in place of an f-string's
+    values.
+    """
     found = []
     packages = ("rocketsim_source", "rocketsim_client", "proto/rocketsim_proto")
     paths = [path for package in packages for path in (ROOT / package).rglob("*.py")]

@@ -1,4 +1,4 @@
-"""Options whose behaviour no other file tests.  `tests/config/behaviours.py` lists the test of each option."""
+"""Tests of options whose behaviour no other file tests.  `tests/config/behaviours.py` lists the test of each option."""
 
 import threading
 from collections.abc import Iterator
@@ -173,14 +173,14 @@ def test_prefetch_pulls(ahead: int, taken: int) -> None:
 
 
 def test_pull_transport() -> None:
-    """What the client is told; whether it then keeps to it, its own tests show."""
+    """The source passes the option to the client, whose own tests show that it obeys."""
     for given, expected in (({}, True), ({"pullTransport": "auto"}, True), ({"pullTransport": "grpc"}, False)):
         with Cluster(options(**given).connection) as cluster:
             assert (cluster.transport.reads.streams is not None) is expected  # type: ignore[attr-defined]
 
 
 def test_send_transport() -> None:
-    """As for `pullTransport`, which says nothing of what is sent."""
+    """The sink passes the option to the client.  `pullTransport` does not affect sends."""
     given = {"nameServer": "127.0.0.1:1", "topic": "T", "pullTransport": "grpc"}
     for more, expected in (({}, True), ({"sendTransport": "auto"}, True), ({"sendTransport": "grpc"}, False)):
         with Cluster(sink_options(given | more).connection) as cluster:

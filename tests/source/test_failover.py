@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 
 @pytest.fixture(autouse=True)
 def both_up(pair: Bench) -> Any:
-    """A test may leave brokers dead."""
+    """Starts the brokers that a test has left dead."""
     yield
     pair.stop_queries()
     for broker in (pair.master, pair.slave):
@@ -64,7 +64,7 @@ def test_a_dead_masters_backlog_is_read_and_committed_at_its_slave_and_handed_ba
 
 
 def test_an_empty_route_loses_nothing_and_doubles_nothing(pair: Bench, checkpoint: str) -> None:
-    """All brokers are down and the name server has forgotten them: what a driver that starts anew sees first."""
+    """A driver starts while all brokers are down and the name server has forgotten them."""
     topic = pair.topic(20)
     options = {"startingOffsets": "earliest", "failOnDataLoss": False, "idlePollMs": 0, "queueDiscoveryIntervalMs": 0}
     pair.run(pair.stream(topic, **options), checkpoint)
@@ -115,12 +115,13 @@ def test_the_suggested_slave_is_followed_inside_a_task_and_kept_for_the_next(pai
     """The master sends whoever is far behind to its slave, which sends them back when they have caught up."""
     for broker in (pair.master, pair.slave):
         broker.stop()
-        # 40 % of this is what counts as in memory: a small backlog is a large one.
+        # Only 40 % of `physicalMemory` counts as cached, so even a small backlog counts as too large for memory.
         broker.start(slaveReadEnable=True, physicalMemory=256 << 10)
     wait_until(pair.is_writable, "the master to take writes", TIMEOUT_S)
     small = {"pullMaxBytes": "32k"}
     served: list[int] = []
-    for _ in range(5):  # a worker of Spark that has met the master while it was away asks it last for some seconds
+    # A Spark worker that has found the master dead asks the master last for some seconds, so try again.
+    for _ in range(5):
         topic = pair.topic()
         pair.send(topic, [f"{n:06}" + "x" * 2000 for n in range(400)], queue_id=0)
         pair.wait_for_slave(topic)
@@ -133,9 +134,9 @@ def test_the_suggested_slave_is_followed_inside_a_task_and_kept_for_the_next(pai
         if served[0] == 0:
             break
     assert len(served) >= 399
-    assert served[0] == 0  # the first frame; its suggestion takes the task to the slave
+    assert served[0] == 0  # the master serves the first frame, which suggests the slave for the next ones
     assert 1 in served
-    # The slave judges by its own log in the same way, and sends the reader back at the end.
+    # The slave decides in the same way by its own log, and sends the reader back to the master at the end.
     stream = pair.stream(
         topic,
         schema="queueId int, queueOffset bigint, servedByBrokerId int",
@@ -158,7 +159,7 @@ def test_a_master_that_comes_back_empty_is_noticed(
     for broker in (pair.master, pair.slave):
         broker.kill()
         shutil.rmtree(broker.store)
-    # The name server would refuse a pair whose epochs start again; it, too, forgets.
+    # A name server that remembers the old epochs would refuse the empty pair, so the test restarts it.
     pair.name_server.stop()
     pair.name_server.start()
     for broker in (pair.master, pair.slave):
@@ -166,7 +167,7 @@ def test_a_master_that_comes_back_empty_is_noticed(
     for broker in (pair.master, pair.slave):
         broker.wait_until_ready()
     wait_until(pair.is_writable, "the master to take writes", TIMEOUT_S)
-    with Producer(pair.name_server.address, group="after") as producer:  # the old one knows a newer epoch
+    with Producer(pair.name_server.address, group="after") as producer:  # the pair's old producer knows a newer epoch
         producer.send(Message(topic, b"new"))
     query = pair.start(pair.stream(topic, startingOffsets="earliest", **policy), checkpoint)
     if ends:

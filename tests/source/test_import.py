@@ -19,7 +19,7 @@ def test_the_lookup_imports_nothing_heavy() -> None:
         )
     )
     base = run(f"import sys, pyspark.sql.datasource; print([m for m in {heavy} if m in sys.modules])")
-    assert found == base  # whatever pyspark itself imports
+    assert found == base  # pyspark itself may import some of these modules
 
 
 def test_the_lookup_does_not_need_what_only_reading_needs() -> None:
@@ -36,13 +36,13 @@ def test_the_start_of_a_query_imports_only_what_asks_brokers() -> None:
 
 
 def test_a_schema_and_the_plan_of_a_write_need_neither_numpy_nor_arrow() -> None:
-    """Each is a process of its own on the driver."""
+    """The driver starts a process of its own for each of the two."""
     modules = "rocketsim_source.schema, rocketsim_source.sink.writer"
     heavy = "print([m for m in ('grpc', 'numpy', 'pyarrow') if m in sys.modules])"
     assert run(f"import sys, {modules}; {heavy}") == run(f"import sys, pyspark.sql.datasource; {heavy}")
 
 
-# What pyspark.sql.worker.lookup_data_sources does.
+# This program does the same as pyspark.sql.worker.lookup_data_sources.
 LOOKUP = """
 import importlib, sys
 from pkgutil import iter_modules
@@ -57,7 +57,7 @@ def test_spark_finds_the_format_in_a_module_of_the_right_name() -> None:
 
 
 def test_one_sibling_that_fails_to_import_takes_all_formats_with_it(tmp_path: Path) -> None:
-    """Spark's doing, not ours; the reason why our own module must never raise."""
+    """Spark behaves so, which is the reason why our own module must never raise an error."""
     (tmp_path / "pyspark_broken.py").write_text("raise RuntimeError('broken sibling')")
     with pytest.raises(subprocess.CalledProcessError) as failure:
         run(f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{LOOKUP}")

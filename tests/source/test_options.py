@@ -336,7 +336,7 @@ def test_the_sink_refuses_what_it_cannot_do() -> None:
     for wrong, says in (
         ({"sinkMode": "transactional"}, "not supported yet"),
         ({"sinkMode": "exactlyOnce"}, "must be one of atLeastOnce, idempotent"),
-        # What makes a row the same row is never guessed.
+        # The sink does not guess what identifies a row.
         ({"sinkMode": "idempotent"}, "needs to know what makes a row the same row"),
         ({"sinkMode": "idempotent", "idVersion": "1"}, "idColumns=a,b"),
         ({"sinkMode": "idempotent", "sinkName": "out", "idVersion": "2"}, "between 0 and 1"),
@@ -370,7 +370,7 @@ def test_source_and_sink_let_each_others_options_pass_by_any_name() -> None:
         for name in every - {"nameServer", "topic"}:
             try:
                 read(BASE | {name: "\0"})
-            except OptionError as refusal:  # of what it says, or as a contradiction, but not as unknown
+            except OptionError as refusal:  # the value or a contradiction may be refused, but the name is known
                 assert "unknown option" not in str(refusal)
 
 

@@ -48,7 +48,7 @@ def test_tasks_of_a_read_are_told_the_protocol(monkeypatch: pytest.MonkeyPatch) 
 )
 def test_tasks_of_a_write_are_told_the_protocol(greeting: bytes, protocol: str) -> None:
     def answer(*_: Any) -> bytes:
-        return bytes.fromhex("0000006400000050") + b"x" * 96  # the beginning of an answer is enough
+        return bytes.fromhex("0000006400000050") + b"x" * 96  # the client needs only the beginning of an answer
 
     with RemotingPeer(answer, greeting=greeting) as peer:
         given = {"nameServer": peer.address, "topic": TOPIC}

@@ -213,7 +213,8 @@ def test_spark_reads_less_and_finds_the_same_rows(pair: Bench) -> None:
     }
     try:
         conf.set(PUSHDOWN, "true")
-        conf.set("spark.sql.adaptive.enabled", "false")  # the plan that is run, with its metrics, is then the first one
+        # Without adaptive execution, Spark runs the first plan, so this plan has the metrics.
+        conf.set("spark.sql.adaptive.enabled", "false")
         for condition, expected in conditions.items():
             rows = [
                 sorted((row.queueId, row.queueOffset) for row in pair.batch(topic).where(condition).collect()),

@@ -1,6 +1,6 @@
 """After the first task of a worker, garbage collection skips the objects that were loaded until then.
 
-This happens once, because garbage of later tasks must be found, and not during a task.
+The worker freezes its heap only once and between tasks, because garbage of later tasks must still be found.
 """
 
 import gc
@@ -30,7 +30,7 @@ QUEUE = MessageQueue("T", "broker-a", 0)
 
 @pytest.fixture
 def freezes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Of a new worker; without the freezing itself, which would be of the tests' process."""
+    """Makes this process look like a new worker, and returns the list of its heap freezes, which do nothing here."""
     done = list[str]()
     monkeypatch.setattr(python_worker, "is_heap_frozen", False)
     monkeypatch.setattr(gc, "freeze", lambda: done.append("freeze"))

@@ -1,5 +1,5 @@
-"""Spark ends the reader's process of a bounded query at once, without waiting for it.  The group's offsets are at the
-end of every queue even so.
+"""Spark ends the reader's process of a bounded query at once, without waiting for it.  Nevertheless the group's offsets
+are at the end of every queue.
 """
 
 from pathlib import Path

@@ -109,7 +109,9 @@ def test_the_order_of_records_does_not_depend_on_the_broker_that_serves_them() -
 
 
 def frame_of(*pieces: tuple[int, MessageQueue, range, int, GetMessageStatus], broker_id: int = 0) -> PullFrame:
-    """Records of several ranges in one frame, as brokers pack small ones: number, queue, offsets, end, status."""
+    """Returns a frame with records of several ranges, as brokers put small ranges together.  A piece is the range's
+    number, its queue, the offsets, the queue's end, and a status.
+    """
     records = [message(queue, offset) for _, queue, offsets, _, _ in pieces for offset in offsets]
     segments = [
         Segment(number, len(offsets), offsets.stop, 0, end, status) for number, queue, offsets, end, status in pieces
@@ -118,7 +120,9 @@ def frame_of(*pieces: tuple[int, MessageQueue, range, int, GetMessageStatus], br
 
 
 def test_the_order_does_not_change_when_a_slave_lacks_the_end_of_one_range_and_has_the_next() -> None:
-    """Else a repeated task would number its rows differently, and ids that the sink makes of places would change."""
+    """With another order, a repeated task would number its rows differently, so the ids that the sink makes from places
+    would change.
+    """
     cluster = pair()
     found, behind = GetMessageStatus.FOUND, GetMessageStatus.OFFSET_OVERFLOW_ONE
     slaves = frame_of(
@@ -144,7 +148,7 @@ def test_read_from(read_from: str, served: list[int]) -> None:
 
 
 def test_reading_from_a_slave_ignores_suggestions() -> None:
-    """They may come from another query of the same worker, which was sent to the master."""
+    """The suggestions may come from another query of the same worker, which was sent to the master."""
     assert servers_of(fetch(pair(), [OffsetRange(Q0, 0, 30)], {Q0: 0}, readFrom="slave")) == [1]
 
 
@@ -164,7 +168,7 @@ def test_a_suggestion_of_a_broker_that_is_away_is_not_followed() -> None:
     cluster.brokers[0].up = False
     found = fetch(cluster, [OffsetRange(Q0, 0, 50)])
     assert servers_of(found) == [1]
-    assert len(cluster.brokers[1].pulls) == 1  # one call, not one a frame
+    assert len(cluster.brokers[1].pulls) == 1  # one call for all frames
 
 
 def test_a_master_that_dies_in_the_middle_is_replaced_by_its_slave_without_a_gap() -> None:
@@ -268,7 +272,7 @@ def test_a_deleted_topic_is_a_loss_too() -> None:
 
 
 def test_a_deleted_queue_is_left_out_and_the_other_queues_of_the_call_are_read() -> None:
-    """The broker refuses the whole call because of it."""
+    """The broker refuses a whole call if one of its queues is deleted."""
     cluster = pair()
     other = MessageQueue("U", "broker-a", 0)
     cluster.put(other, 10)
@@ -372,7 +376,7 @@ def test_an_inconsistent_frame_is_asked_for_again_and_not_passed_on(
     cluster = pair()
     cluster.brokers[0].spoil = [bad]
     assert offsets_of(fetch(cluster, [OffsetRange(Q0, 0, 50)])) == list(range(50))
-    for broker in cluster.brokers.values():  # both brokers send only such frames
+    for broker in cluster.brokers.values():  # both brokers send only inconsistent frames
         broker.spoil = [bad] * 10
     with pytest.raises(BadAnswer, match=str(Q0)):
         fetch(cluster, [OffsetRange(Q0, 0, 50)], pullRetries="2")
@@ -382,7 +386,7 @@ def test_an_inconsistent_frame_is_asked_for_again_and_not_passed_on(
 def test_an_answer_that_the_client_refuses_is_asked_of_another_broker(
     good_frames: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Such as a frame whose offsets go back (range_pull), or one with a segment of a range that was not asked for."""
+    """The client refuses, for example, a frame whose offsets go back, or a frame with a range that nobody asked for."""
     cluster = pair()
     master = cluster.brokers[0]
     frames = master.frames
@@ -399,7 +403,7 @@ def test_an_answer_that_the_client_refuses_is_asked_of_another_broker(
 
 
 def test_only_the_queue_with_inconsistent_records_is_asked_of_another_broker() -> None:
-    """It is not the first queue of the call, which has been read by then."""
+    """The inconsistent queue is the second one of the call, so the first one has been read by then."""
     cluster = pair()
     bad = frame(message(Q1, 0), next_offset=1)
     frames = cluster.brokers[0].frames

@@ -39,13 +39,15 @@ class Run:
         self.query = StreamQuery(self.options, cluster)
 
     def planned_end(self) -> str:
-        """The batch's end as the checkpoint has it."""
+        """Plans the batch, and returns its end as the checkpoint stores it."""
         with self._monkeypatch.context() as patch:
             self._patch(patch)
             return json.dumps(self.query.latest_offset(START, unlimited=False).json())
 
     def written(self, end: str, *, rows_of_a_task: int | None = None) -> list[tuple[str, str]]:
-        """(id, body) of the rows that the batch's tasks wrote; `rows_of_a_task`: up to a crash."""
+        """Runs the batch's tasks, and returns (id, body) of each written row.  With `rows_of_a_task`, each task crashes
+        after so many rows.
+        """
         schema, rows = source_schema(self.options), []
         with self._monkeypatch.context() as patch:
             self._patch(patch)
@@ -63,7 +65,7 @@ class Run:
         patch.setattr(os, "cpu_count", lambda: self._cores)
         patch.setattr(
             "rocketsim_source.planning.splits.RECORDS_WORTH_A_TASK", 100
-        )  # so that few rows make several tasks
+        )  # low enough for few rows to become several tasks
         patch.setattr("rocketsim_source.reading.partition_reader.worker_cluster", lambda options: self._cluster)
 
 
@@ -86,7 +88,7 @@ def lagging_cluster(has: int, *queues: MessageQueue) -> MemoryCluster:
 
 
 def without_duplicates(rows: list[tuple[str, str]]) -> list[str]:
-    """The first row of each id, as dropDuplicates("msgId") leaves it."""
+    """Returns the bodies of the rows that dropDuplicates("msgId") keeps: the first row of each id."""
     return sorted(dict(reversed(rows)).values())
 
 

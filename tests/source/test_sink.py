@@ -128,7 +128,9 @@ def test_only_appending_is_possible(pair: Bench) -> None:
 
 
 def forget_last_commit(checkpoint: str) -> None:
-    """Leaves the checkpoint of a crash between a batch's writes and its commit: Spark repeats the batch by its id."""
+    """Changes the checkpoint as if Spark had crashed between a batch's writes and its commit, so that Spark repeats the
+    batch.
+    """
     last = newest(checkpoint, "commits")
     last.unlink()
     last.with_name(f".{last.name}.crc").unlink(missing_ok=True)
@@ -145,8 +147,9 @@ def forget_last_commit(checkpoint: str) -> None:
 def test_a_repeated_batch_leaves_the_promised_duplicates(
     pair: Bench, checkpoint: str, options: dict[str, str], shuffle: bool, left: int
 ) -> None:
-    """Its rows are twice in the topic.  `idempotent` repeats the message ids, so that dropDuplicates('msgId') has each
-    row once: ids of places although other options would cut the batch differently, ids of columns after any shuffle.
+    """After a repeated batch, the topic has the batch's rows twice.  In mode `idempotent` both rows have the same
+    message id, so dropDuplicates('msgId') keeps each row once.  Ids from places stay the same although other options
+    would cut the batch differently, and ids from columns stay the same after any shuffle.
     """
     source, target = pair.topic(60), pair.topic()
 
@@ -229,7 +232,9 @@ def test_a_stream_survives_the_loss_of_its_master_and_loses_nothing(pair: Bench,
 
 
 def test_async_progress_tracking_with_commits_on_commit(pair: Bench, checkpoint: str) -> None:
-    """Spark's batches run ahead of its log, so more is repeated after a crash; the group is never ahead of the log."""
+    """Spark runs batches before it has written the earlier ones to its log, so a crash repeats more of them.  The
+    group's offsets never go beyond Spark's log.
+    """
     source, target, group = pair.topic(30), pair.topic(), pair.name("group")
     stream = pair.stream(
         source, startingOffsets="earliest", group=group, commitOffsets="onCommit", maxOffsetsPerTrigger=7

@@ -72,7 +72,7 @@ def test_the_cells_of_the_notebook_run_one_after_the_other(
 ) -> None:
     monkeypatch.setenv("NAMESRV_ADDR", pair.name_server.address)
     monkeypatch.setenv("TOPIC", pair.topic())
-    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)  # a cell sets it; this restores it afterwards
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)  # a cell changes this variable, and monkeypatch restores it
     names: dict[str, Any] = {}
     for cell in json.loads((ROOT / "examples/notebook.ipynb").read_text())["cells"]:
         if cell["cell_type"] == "code":

@@ -121,7 +121,9 @@ spark.stop()
 
 
 def test_the_commands_of_the_document_ship_an_environment_to_the_executors(tmp_path: Path) -> None:
-    """The archive has a `bin/python` that stands for a packed environment; where the job is submitted is none."""
+    """A `bin/python` in the archive stands for a packed environment, which the machine that submits the job does not
+    have.
+    """
     (commands,) = re.findall(r"^```sh\n(.*?)^```", (ROOT / "docs" / "spark-clusters.md").read_text(), re.M | re.S)
     python = f'#!/bin/sh\nPYTHON_OF_ARCHIVE="$0" exec {sys.executable} "$@"\n'.encode()
     with tarfile.open(tmp_path / "environment.tar.gz", "w:gz") as archive:

@@ -128,7 +128,9 @@ def test_an_end_outside_of_the_queue_is_called_an_end() -> None:
 
 @pytest.mark.parametrize(("action", "end"), [("skip", 20), ("earliest", 20)])
 def test_an_end_behind_the_queues_is_the_queues_where_the_options_allow_it(action: str, end: int) -> None:
-    """With `earliest` the queue's smallest offset was the end, and nothing was read."""
+    """With `earliest`, an end beyond the queue becomes the queue's end, and not its smallest offset, at which nothing
+    would be read.
+    """
     assert end_within(Q0, 50, BOUNDS[Q0], options(dataLossAction=action).data_loss) == end
 
 
@@ -143,7 +145,7 @@ def refuse(found: SourceOptions, by_time: Offsets, committed: Offsets) -> None:
     "given_options",
     [
         {"startingOffsets": '{"T":{"a":{"0":15}}}', "endingOffsets": '{"T":{"a":{"0":12}}}'},
-        {"endingOffsets": '{"T":{"a":{"0":12}}}'},  # a stream starts at latest
+        {"endingOffsets": '{"T":{"a":{"0":12}}}'},  # a stream starts at `latest` by default
         {"startingOffsetsByTimestamp": '{"T":{"a":{"0":50}}}', "endingOffsets": '{"T":{"a":{"0":12}}}'},
         {"startingOffsetsByTimestamp": '{"T":{"a":{"0":50}}}', "endingOffsetsByTimestamp": '{"T":{"a":{"0":49}}}'},
     ],

@@ -17,8 +17,10 @@ pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 
 
 def test_an_idle_query_reaches_lag_zero_and_runs_no_empty_batches(pair: Bench, checkpoint: str) -> None:
-    """Spark calls commit(end) one batch late, so that an idle topic would keep a lag; latestOffset(start) gets
-    every offset.  Offsets are compared as text: with an unstable order of keys batch after batch would run."""
+    """Spark calls commit(end) one batch late, which would leave a lag on an idle topic, so the source takes processed
+    offsets from latestOffset(start).  Spark compares offsets as text, so keys in an unstable order would cause one
+    empty batch after another.
+    """
     topic, group = pair.topic(20), pair.name("group")
     query = pair.start(pair.stream(topic, group=group, startingOffsets="earliest"), checkpoint)
     pair.wait_committed(group, topic)
@@ -51,7 +53,7 @@ def test_progress_shows_lag_group_and_route(pair: Bench, checkpoint: str) -> Non
     assert latest["group"]["name"] == group
     assert latest["route"] == {"broker-a": 0}
     wait_until(lambda: source_progress(query)["latestOffset"]["lag"]["total"] == 0, "the last batch", TIMEOUT_S)
-    # Of the batches before it.  What the tasks use, and not what the broker offers: see test_stream_query.
+    # The tasks of earlier batches have used this transport.  The broker may offer others, see test_stream_query.
     assert source_progress(query)["latestOffset"]["transport"] == {"broker-a": "stream"}
     assert source_progress(query)["latestOffset"]["recordKernels"] in ("compiled", "python")
     query.stop()
@@ -103,8 +105,9 @@ def test_once_reads_everything_in_one_batch(pair: Bench, checkpoint: str) -> Non
 def test_a_start_at_latest_loses_nothing_when_the_first_batch_fails(
     pair: Bench, checkpoint: str, trigger: dict[str, Any], failing: int
 ) -> None:
-    """Spark asks a replayed batch 0 for its initial offset again, when `latest` has moved.  The anchor batch has
-    written it into the checkpoint before anything is there."""
+    """When Spark replays batch 0, it asks for the initial offset again, and `latest` has moved by then.  The anchor
+    batch, which has no records, has written the first initial offset into the checkpoint.
+    """
     topic = pair.topic(4)
     stream = pair.stream(topic)
 
@@ -137,7 +140,7 @@ def test_a_first_batch_that_failed_starts_where_it_did_or_is_at_least_an_error(
 
     assert "the test's failure" in failure_of(pair.start(stream, checkpoint, fail))
     pair.send(topic, ["c"], queue_id=0)
-    pair.cluster.commit(group, pair.end(topic))  # the start moves on, past the end of the batch that was not finished
+    pair.cluster.commit(group, pair.end(topic))  # moves the group's start beyond the end of the unfinished batch
     if keeps_start:
         pair.run(stream, checkpoint)
         assert pair.bodies(checkpoint) == ["a", "b", "c", "first"]
@@ -154,7 +157,7 @@ def test_stopping_flushes_a_throttled_commit(pair: Bench, checkpoint: str) -> No
     stream = pair.stream(topic, group=group, startingOffsets="earliest", commitMinIntervalMs="1h", idlePollMs=0)
     query = pair.start(stream, checkpoint)
     wait_until(lambda: len(pair.rows(checkpoint)) == 8, "the rows", TIMEOUT_S)
-    wait_idle(query)  # it has heard that its batch is done
+    wait_idle(query)  # by then, the source knows that its batch is done
     # The start is committed at once, by a thread of its own; the end of the batch would be an hour later.
     wait_until(lambda: set(pair.committed(group, topic).values()) == {0}, "the start to be committed", TIMEOUT_S)
     query.stop()
@@ -185,7 +188,9 @@ def test_a_query_starts_where_its_group_is_committed(pair: Bench, checkpoint: st
 
 
 def test_a_checkpoint_of_an_older_version_goes_on_without_loss_or_repetition(pair: Bench, tmp_path: Path) -> None:
-    """Its batch 3, from 6 to 9, was planned and not finished; one record of each queue was never planned."""
+    """In the checkpoint, batch 3 was planned with offsets 6 to 9 and not finished.  The last record of each queue was
+    never planned.
+    """
     for queue_id in range(4):
         pair.send("old", [f"{queue_id}-{number}" for number in range(10)], queue_id=queue_id)
     wait_until(lambda: pair.is_known("old"), "the name server to know it", TIMEOUT_S)
@@ -233,7 +238,7 @@ def test_a_condition_over_properties_selects_rows(pair: Bench, checkpoint: str) 
     stream = pair.stream(topic, group=group, subExpression="region = 'eu' AND price BETWEEN 20 AND 30", **options)
     pair.run(stream, checkpoint)
     assert pair.bodies(checkpoint) == ["eu 20", "eu 21"]
-    assert pair.committed(group, topic) == pair.end(topic)  # what was not selected is consumed, too
+    assert pair.committed(group, topic) == pair.end(topic)  # messages that the filter leaves out count as consumed, too
     rows = pair.batch(topic, subExpression="TAGS = 'TagA' OR region IS NULL", filterType="SQL92").collect()
     assert sorted(bytes(row.body) for row in rows) == [b"first", b"nothing", b"us 21"]
 

@@ -66,7 +66,7 @@ def planned(found: StreamQuery, start: StreamOffset, end: StreamOffset) -> dict[
 
 
 def test_a_stream_that_starts_behind_its_end_is_refused_before_its_first_batch() -> None:
-    """It read nothing, for ever and without a word."""
+    """Otherwise the stream would read nothing for ever, without an error."""
     with pytest.raises(OptionError, match="T@broker-a:0 would be read from 5 to 3: it starts after its end"):
         driver(cluster_with(), startingOffsets='{"T":5}', endingOffsets='{"T":3}').initial_offset()
 
@@ -79,7 +79,8 @@ def test_the_first_batch_says_where_it_starts_and_reads_on_from_there_whatever_t
     assert (end.offsets, end.batch_start, end.anchor) == ({Q0: 10, Q1: 10}, {Q0: 0, Q1: 0}, False)
     assert planned(found, start, end) == {Q0: (0, 10), Q1: (0, 10)}
     assert next_end(found, end) is end
-    again = driver(cluster, startingOffsets="latest")  # `earliest` moves with the retention, `committed` by commits
+    # Other starts move as well: `earliest` by retention, and `committed` by commits.
+    again = driver(cluster, startingOffsets="latest")
     assert planned(again, again.initial_offset(), StreamOffset.of(end.json())) == {Q0: (0, 10), Q1: (0, 10)}
     cluster.put(Q0, 5)
     assert next_end(again, end) == StreamOffset({Q0: 15, Q1: 10})
@@ -138,7 +139,7 @@ def test_a_start_is_not_kept_if_it_need_not_be() -> None:
 
 
 def test_an_anchored_end_replayed_with_another_start_reads_nothing() -> None:
-    """Spark does this when it replays batch 0 and `latest` has moved."""
+    """Spark asks for such a batch when it replays batch 0 and `latest` has moved."""
     found = driver(cluster_with())
     assert found.partitions(StreamOffset({Q0: 7, Q1: 7}), StreamOffset({Q0: 3, Q1: 3}, anchor=True)) == []
 
@@ -154,7 +155,7 @@ def test_a_start_behind_its_end_is_refused_instead_of_planned_as_nothing() -> No
 
 
 def test_a_first_batch_that_is_run_again_reads_no_queue_as_new_whose_start_nobody_says() -> None:
-    """Without an anchor the start is looked up again, when a broker may be missing in the route."""
+    """Without an anchor, a repeated batch asks for the start again, perhaps while a broker is missing in the route."""
     end = StreamOffset({Q0: 10, Q1: 10})
     for policy, loss in (({}, DataLossError), ({"dataLossAction": "deleted=skip"}, None)):
         cluster = cluster_with()
@@ -167,7 +168,7 @@ def test_a_first_batch_that_is_run_again_reads_no_queue_as_new_whose_start_nobod
                 found.partitions(start, end)
         else:
             assert planned(found, start, end) == {Q0: (0, 10)}
-        cluster.put(Q1, 10)  # it was only away
+        cluster.put(Q1, 10)  # the queue's broker was only away
         with pytest.raises(NothingAnswers, match=f"no broker said where {Q1} starts"):
             found.partitions(start, end)
 
@@ -178,13 +179,13 @@ def test_limited_batches_go_on_until_available_now_has_its_target() -> None:
     found.available_now = True
     at, ends = found.initial_offset(), []
     while True:
-        cluster.put(Q0, 100)  # producers do not stop
+        cluster.put(Q0, 100)  # producers continue to send
         end = next_end(found, at)
         if end == at:
             break
         ends.append(sum(end.offsets.values()))
         at = end
-    assert ends == [20, 40, 60, 80, 100, 120, 140, 150]  # the target was taken at the first call: 125 and 25
+    assert ends == [20, 40, 60, 80, 100, 120, 140, 150]  # the target is from the first call: 125 + 25
     assert at == StreamOffset({Q0: 125, Q1: 25})
 
 
@@ -252,7 +253,7 @@ FIRST, SECOND, PROMOTED = LogEpoch(1, 11), LogEpoch(2, 22), LogEpoch(10**12, 33)
 
 
 def read_all(cluster: MemoryCluster, epoch: LogEpoch = FIRST) -> StreamOffset:
-    """A query that has read everything, and its offset as the checkpoint returns it."""
+    """Lets a query read everything, and returns its offset as the checkpoint would."""
     cluster.brokers[0].epoch = epoch
     found = driver(cluster)
     end = next_end(found, next_end(found, found.initial_offset()))
@@ -260,7 +261,9 @@ def read_all(cluster: MemoryCluster, epoch: LogEpoch = FIRST) -> StreamOffset:
 
 
 def with_a_promoted_slave_that_lacked_records() -> tuple[MemoryCluster, StreamOffset]:
-    """Q0 was read up to 10; the promoted slave had 6 of these records, and has 50 other ones after them."""
+    """Returns a cluster with a promoted slave, and the offset of a query that has read Q0 up to 10.  The slave had only
+    6 of these records when it was promoted, and has received 50 other records since.
+    """
     cluster = cluster_with()
     at = read_all(cluster)
     master = cluster.brokers[0]
@@ -299,7 +302,9 @@ def test_what_a_promoted_slave_did_not_have_is_a_loss_also_when_its_queue_is_lon
 def test_what_is_trimmed_of_a_promoted_slaves_records_is_said_with_the_cut_and_once(
     first: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Read up to 10, cut at 6, and its records begin at `first` by now."""
+    """The query has read the queue up to 10.  The promoted slave had only 6 of these records, and its retention has
+    deleted its own records below `first`.
+    """
     cluster, at = with_a_promoted_slave_that_lacked_records()
     cluster.brokers[0].first[Q0] = first
     with pytest.raises(DataLossError, match=f"lost its records 6 to {first - 1} "):
@@ -330,7 +335,7 @@ def test_the_epoch_is_kept_until_a_broker_can_say_where_it_ended() -> None:
     cluster = cluster_with()
     at = read_all(cluster, PROMOTED)
     master = cluster.brokers[0]
-    master.epoch = FIRST  # a slave that is behind, or a master that has not heard that it was replaced
+    master.epoch = FIRST  # the broker lags behind, or does not know that it was replaced
     cluster.put(Q0, 5)
     after = next_end(driver(cluster), at)
     assert after.read_in == {Q0: FIRST, Q1: PROMOTED}, "what is read now is of that broker's time"
@@ -384,7 +389,7 @@ def test_a_queue_that_was_closed_and_is_read_to_its_end_goes_without_an_alarm_an
     at = next_end(found, at)
     assert at == StreamOffset({Q0: 15, Q1: 10}) and planned(found, StreamOffset({Q0: 10, Q1: 10}), at) == {Q0: (10, 15)}
     cluster.unwritable = set()
-    cluster.put(Q1, 12)  # the topic has it again, with its records and two more
+    cluster.put(Q1, 12)  # the topic has the queue again, with its old records and two more
     end = next_end(found, at)
     assert planned(found, at, end) == {Q1: (10, 12)}, "and none is read twice"
 
@@ -408,7 +413,7 @@ def test_of_an_older_broker_a_queue_that_was_last_seen_closed_and_read_to_its_en
     cluster.take_away(Q1)
     assert next_end(found, at) == StreamOffset({Q0: 10})
     with pytest.raises(DataLossError, match="is gone"):
-        next_end(driver(cluster), at)  # a new process has not seen it
+        next_end(driver(cluster), at)  # a new process has not seen that the queue was closed
 
     opened = cluster_with()
     opened.says_closed = False
@@ -419,7 +424,7 @@ def test_of_an_older_broker_a_queue_that_was_last_seen_closed_and_read_to_its_en
     next_end(found, at)
     opened.take_away(Q1)
     with pytest.raises(DataLossError, match="is gone"):
-        next_end(found, at)  # it was open again: more may have come
+        next_end(found, at)  # the queue was writable again, so it may have got more records
 
 
 RESTARTED = StreamOffset({Q0: 3, Q1: 4})
@@ -640,8 +645,8 @@ def test_an_idle_query_plans_once_a_second(monkeypatch: pytest.MonkeyPatch) -> N
     assert cluster.bounds_calls == 1
     for _ in range(2):
         assert next_end(found, at) is at
-    assert cluster.bounds_calls == 2  # a second is over: a loss or a new queue would be noticed
-    cluster.put(Q0, 1)  # without an end of the wait, as if its broker had just changed
+    assert cluster.bounds_calls == 2  # once a second, the driver looks for losses and new queues
+    cluster.put(Q0, 1)  # no wait ends, as if the queue's broker had just changed
     while (end := next_end(found, at)) is at:
         assert now < 103
     assert end.offsets == {Q0: 11, Q1: 10}
@@ -662,7 +667,7 @@ def test_records_that_are_no_batch_yet_do_not_make_a_query_ask_without_a_pause(
     cluster = cluster_with(10)
     found = driver(cluster, idlePollMs="200", minOffsetsPerTrigger="1000")
     start = StreamOffset({Q0: 0, Q1: 0})
-    at = next_end(found, start)  # the first batch does not wait for enough records
+    at = next_end(found, start)  # the first batch ignores minOffsetsPerTrigger
     cluster.put(Q0, 1)
     cluster.waits += [lambda: True] * 100
     assert next_end(found, at) is at
@@ -689,7 +694,7 @@ def test_what_latest_offset_is_given_is_processed_and_committed() -> None:
     cluster = cluster_with()
     found = driver(cluster, group="g")
     at = next_end(found, found.initial_offset())
-    wait_stands(cluster, {Q0: 0, Q1: 0})  # the group is there, with its lag
+    wait_stands(cluster, {Q0: 0, Q1: 0})  # the start is committed, so the group exists and has a lag
     next_end(found, at)
     wait_stands(cluster, {Q0: 10, Q1: 10})
     found.close()
@@ -753,13 +758,14 @@ def test_the_commit_of_a_queue_that_is_gone_does_not_hold_up_the_others() -> Non
 
 
 def test_progress_shows_over_what_tasks_pull_and_not_what_is_offered() -> None:
-    """As brokers count it, from this query's beginning on."""
+    """The transport comes from the brokers' counts of pulled ranges since this query began."""
     cluster = cluster_with(100)
     cluster.ranges_pulled = 7, 7
     found = driver(cluster, group="g", commitAsync="false")
     end = found.initial_offset()
     shown = []
-    for ranges_pulled in ((7, 7), (9, 7), (9, 7), (9, 8), (10, 9), (1, 0)):  # in the end of a broker that began again
+    # The last pair is that of a restarted broker, whose counts begin again.
+    for ranges_pulled in ((7, 7), (9, 7), (9, 7), (9, 8), (10, 9), (1, 0)):
         cluster.ranges_pulled = ranges_pulled
         next_end(found, end)
         shown.append(reported(found)["transport"]["broker-a"])
@@ -797,7 +803,7 @@ def test_the_lag_is_counted_from_the_first_record_that_is_there() -> None:
     for broker in cluster.brokers.values():
         broker.first[Q0] = 95
     report = found.report()
-    assert report is not None and report["lag"]["total"] == 180  # as the brokers said when the batch was planned
+    assert report is not None and report["lag"]["total"] == 180  # from the brokers' answers when the batch was planned
     found._states = found._watch.states([Q0, Q1])
     report = found.report()
     assert report is not None
@@ -828,7 +834,7 @@ def test_a_batch_is_cut_as_it_was_planned_whatever_driver_runs_it_again(monkeypa
     again = driver(cluster, minPartitions="11")
     assert cut(again, start, end) == planned_first
     after = next_end(again, StreamOffset({Q0: 999_999, Q1: 999_999}))
-    # the next batch is cut as is right for this driver
+    # the next batch is split by this driver's own settings
     assert after.split == Parallelism(2, min_partitions=11, batch_bytes=200)
 
 
@@ -844,6 +850,6 @@ def test_a_batch_planned_before_splits_were_written_is_cut_as_this_driver_does(m
 
 
 def test_an_idle_stream_returns_the_very_offset_it_was_asked_with() -> None:
-    """Spark compares texts: another split would be a batch without rows."""
+    """Spark compares offsets as text, so another split would cause a batch without rows."""
     written = {"q": {"T": {"broker-a": {"0": 10, "1": 10}}}, "split": {"cores": 999, "rule": 1}, "v": 1}
     assert next_end(driver(cluster_with()), StreamOffset.of(written)).json() == written

@@ -17,7 +17,9 @@ COUNT = 100  # seven log files, which retention deletes in one round, but for th
 
 @pytest.fixture
 def alone(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    """A master with small log files.  A slave would still have what the master deletes."""
+    """Yields a master with small log files and without a slave, because a slave would still have the records that the
+    master deletes.
+    """
     with Processes(tmp_path_factory.mktemp("alone")) as processes:
         name_server = processes.start_namesrv()
         master = processes.start_broker("broker-a", 0, name_server, mappedFileSizeCommitLog=64 << 10)

@@ -1,5 +1,5 @@
-"""A record that one broker cannot read is read from another one.  If no broker can read it, it is an error or is
-skipped.
+"""A record that one broker cannot read is read from another one.  If no broker can read the record, the task fails or
+skips the record, as an option says.
 """
 
 import logging
@@ -94,7 +94,7 @@ def test_what_no_broker_has_can_be_left_out_and_is_counted(
 
 
 def test_a_run_of_unreadable_records_costs_a_few_calls(cluster: MemoryCluster) -> None:
-    """For example from a producer that marks uncompressed bodies as compressed."""
+    """A producer that marks uncompressed bodies as compressed can cause such a run."""
     damage(cluster, "body", range(50), 0, 1)
     assert read(corrupt="skip") == []
     calls = sum(len(broker.pulls) for broker in cluster.brokers.values())

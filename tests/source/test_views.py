@@ -75,7 +75,7 @@ def test_the_doctor_reads_a_row(pair: Bench) -> None:
     good = of_spark(source_options({"name_server": pair.name_server.address}))
     assert (good.ok, good.found) == (True, "2 brokers")
     assert not of_spark({"nameServer": "127.0.0.1:1"}).ok
-    assert pair.spark.range(3).count() == 3  # the session was there before, and stays
+    assert pair.spark.range(3).count() == 3  # the doctor does not stop a session that existed before
 
 
 @spark

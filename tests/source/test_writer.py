@@ -30,8 +30,8 @@ class MemoryProducer:
         self.stats = ProducerStats()
         self.sent: list[dict[str, Any]] = []
         self.futures: list[Pending] = []
-        self.refuses: list[Exception] = []  # to take the next ones at all
-        self.answers: list[Any] = []  # of the next frames: a status, an exception, or None: nothing yet
+        self.refuses: list[Exception] = []  # errors of the next sends
+        self.answers: list[Any] = []  # for the next frames: a status, an exception, or None for no answer yet
 
     def __str__(self) -> str:
         return "the memory producer"
@@ -99,14 +99,14 @@ def test_a_frame_that_is_never_answered_fails_the_task_and_says_what_was_waited_
 
 
 def test_as_long_as_others_are_answered_a_frame_is_waited_for() -> None:
-    """A lane of ordered frames may take long."""
+    """A frame may wait long behind other ordered frames of the same message group."""
 
     class Slow(Pending):
         waits = 0
 
         def result(self, timeout: float | None = None) -> Any:
             self.waits += 1
-            if self.waits < 4:  # nothing for us yet, but another frame is acknowledged
+            if self.waits < 4:  # this frame has no answer yet, but another frame is acknowledged
                 producer.stats.acknowledged += 1
                 raise TimeoutError
             if not self.done():
@@ -163,7 +163,7 @@ def test_a_partition_that_was_read_goes_back_to_its_broker_and_queue() -> None:
         return [sent["queue"] for sent in producer.sent]
 
     assert send([partition_number(queue) for queue in there]) == there
-    assert {queue.queue_id for queue in send([1, 0])} == {0, 1}  # a bare queue id: of any broker
+    assert {queue.queue_id for queue in send([1, 0])} == {0, 1}  # a number that is only a queue id fits any broker
     with pytest.raises(ValueError, match=r"no writable queue .*another name.* at broker-a, broker-b"):
         send([partition_number(MessageQueue("T", "elsewhere", 1))])
     with pytest.raises(ValueError, match="no writable queue 7 at broker-a, broker-b"):
@@ -200,7 +200,9 @@ def test_a_workers_producer_is_kept_for_tasks_with_the_same_options(monkeypatch:
 
 
 def test_an_error_names_the_row_of_the_partition_though_rows_are_parted() -> None:
-    """A producer's row is one of those that it was given: some of a topic, of a queue, of a batch."""
+    """The producer counts rows within the part that it gets, which has only the rows of one batch for one topic or
+    queue.
+    """
     headers = pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()}))
 
     def batch(topics: list[str], found: list[Any]) -> pa.RecordBatch:
@@ -235,7 +237,9 @@ def test_properties_that_were_left_out_are_told_on_the_driver(caplog: pytest.Log
 
 
 def test_what_a_broker_refuses_names_the_broker_its_key_and_the_row(tmp_path: Path) -> None:
-    """The sink's own limit is another; a frame has the rows of one broker, in another order where they have groups."""
+    """The broker's limit is lower than the sink's, so only the broker refuses the message.  A frame has the rows for
+    one broker, and rows with message groups are in another order there.
+    """
     with broker_thread(tmp_path, max_message_size=1000) as broker:
         broker.make_topic("T", queues=4)
         options = sink_options({"brokers": f"broker-a=0@{broker.node.address}", "topic": "T"})

@@ -1,9 +1,9 @@
-"""A master whose own clients send and end transactions, and print what was answered OK, until a test kills it.
+"""A master whose own clients send and end transactions and print each OK answer, until a test kills the process.
 
     python -m tests.v2.committing_broker FOLDER [NAME_SERVER]
 
-With a name server it is a SYNC_MASTER, which begins when a slave is in sync.  Of three transactions one is committed,
-one is rolled back, and one stays open.
+With a NAME_SERVER, the broker is a SYNC_MASTER, and the clients begin when a slave is in sync.  Of three transactions
+one is committed, one is rolled back, and one stays open.
 """
 
 import asyncio

@@ -144,7 +144,7 @@ def do_fifo(endpoints: str, topic: str) -> None:
 
 
 class Checker(TransactionChecker):
-    """A checker that does not know the answer when it is first asked.  The later answers are what the message's body
+    """A checker that does not know the answer when it is first asked.  Its later answers are what the message's body
     says.
     """
 

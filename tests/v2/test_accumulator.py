@@ -1,4 +1,4 @@
-"""Concurrent calls are stored with one put, and none of them is worse off for it."""
+"""Concurrent calls are stored with one put, and no call gets a worse answer because of the other ones."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -27,12 +27,12 @@ class Puts:
     def __init__(self) -> None:
         self.sends: list[RecordsSend] = []
         self.refuses: Exception | None = None
-        self.bad = b""  # a message that has it breaks a rule
+        self.bad = b""  # a message whose body contains these bytes is refused
         self.stored = 0
 
     @property
     def bodies(self) -> list[bytes]:
-        """Of each send, those of all its messages."""
+        """Returns, for each send, the joined bodies of its messages."""
         return [b"".join(one.body for one in send.records) for send in self.sends]
 
     @property
@@ -137,7 +137,7 @@ async def test_a_call_that_ends_early_leaves_the_others_alone() -> None:
 
 
 async def test_a_call_that_ends_while_its_batch_is_appended_is_remembered() -> None:
-    """It sends again under the same id, and would be stored twice."""
+    """The client of the ended call repeats the send under the same id, and the broker must not store it twice."""
     recent, begun, goes_on = RecentSends(), asyncio.Event(), asyncio.Event()
 
     class Slow(Puts):

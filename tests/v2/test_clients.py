@@ -70,7 +70,9 @@ async def test_a_client_is_gone_some_seconds_after_its_last_stream(setup: Setup)
 async def test_the_end_of_a_stream_is_noticed_in_time_though_others_may_be_silent_for_longer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Clients call before they have a stream, from when on they may be silent for `SILENT_S`."""
+    """A client that has made a call and has no stream yet may be silent for `SILENT_S`.  That must not delay the notice
+    that another client's stream has ended.
+    """
     loop = asyncio.get_running_loop()
     clients = Clients(loop.time)
     sweeps: list[asyncio.TimerHandle] = []
@@ -102,7 +104,7 @@ async def test_a_client_that_reconnects_in_time_was_never_gone(setup: Setup) -> 
 
 
 async def test_a_client_without_a_stream_is_there_until_it_is_silent(setup: Setup) -> None:
-    """Python's push consumer loses its stream and goes on, with a heartbeat every ten seconds."""
+    """Python's push consumer may lose its stream and continue with only a heartbeat every ten seconds."""
     setup.clients.ended(setup.stream())
     for _ in range(10):
         setup.clients.called("c")
@@ -138,7 +140,7 @@ async def test_streams_are_bounded_and_one_that_ends_makes_room(setup: Setup, mo
 
 
 async def serve(setup: Setup) -> None:
-    """A call of the client's, with its stream."""
+    """Serves a Telemetry call: opens the client's stream, and ends the stream when the call ends."""
     stream = setup.stream()
     try:
         await asyncio.Event().wait()
@@ -199,7 +201,7 @@ async def test_what_is_remembered_of_a_producer_is_bounded(setup: Setup) -> None
 
 
 class SilentContext:
-    """Of a client that reads nothing."""
+    """The call context of a client that reads nothing."""
 
     async def write(self, command: Any) -> None:
         await asyncio.Event().wait()

@@ -23,7 +23,7 @@ from tests.support.brokers import message as record_of
 from tests.support.v2 import Client, make_topics, message, resource, v2_broker
 from tests.v2.test_receiving import received
 
-START = 2_000_000_000_000  # in the future: nothing is due before a test has its clock
+START = 2_000_000_000_000  # in the future, so that no message is due before a test sets the clock
 
 
 def clock_of(node: BrokerNode) -> list[int]:
@@ -60,7 +60,7 @@ async def test_a_message_is_received_at_its_time_with_the_time_that_was_sent(tmp
         for one in (first, second):
             sent = await client.send(one)
             assert sent.status.code == d.OK
-        assert sent.entries[0].offset == 1  # of the timer topic, as RocketMQ's
+        assert sent.entries[0].offset == 1  # the offset in the timer topic, as in RocketMQ
         now[0] += 4000
         await delivered(node)
         assert await received(client, topic="D") == []
@@ -133,8 +133,10 @@ async def test_a_recalled_message_is_not_delivered(tmp_path: Path) -> None:
 
 
 async def test_a_recall_at_another_brokers_port_reaches_the_broker_that_the_handle_names(tmp_path: Path) -> None:
-    """Java's and Python's clients ask any of the endpoints that they were given; with access control it is in the
-    caller's name there, too.  A broker that gets it from another one does not pass it on."""
+    """Java's and Python's clients send a recall to any of their endpoints, and that broker passes the recall on.  With
+    access control, it passes the recall on with the caller's name.  A broker does not pass on a recall that it gets
+    from another broker.
+    """
     who = {"namesrv_addr": "", "grpc_server_port": 0} | KEYS
     async with name_server() as names:
         who["namesrv_addr"] = names.address

@@ -59,7 +59,7 @@ def test_what_was_sent_is_received() -> None:
 
 
 def test_a_message_of_our_own_client_has_all_that_clients_want() -> None:
-    """Without an id it is the store's, without a host that of the connection."""
+    """A message without an id gets the store's id, and a message without a host gets the connection's address."""
     system = delivered(stored()).system_properties
     assert len(system.message_id) == 32 and system.born_host == "127.0.0.1"
     assert (system.message_type, system.body_encoding) == (d.NORMAL, d.IDENTITY)

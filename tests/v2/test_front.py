@@ -83,7 +83,9 @@ async def test_enforcing_may_ask_for_a_certificate(tmp_path: Path) -> None:
         assert await is_answered(node, CA, "client")
         assert not await is_answered(node, CA)
         assert not await is_answered(node, CA, "stranger")
-        async with channel(node.address, CA) as own:  # a port that is not in the list asks for none
+        async with channel(
+            node.address, CA
+        ) as own:  # `tls_client_auth` does not list this port, so it needs no certificate
             await AdminStub(own).HaStatus(admin_pb2.HaStatusRequest(), timeout=60)
 
 
@@ -101,7 +103,7 @@ async def test_a_certificate_is_replaced_while_the_port_is_open(tmp_path: Path, 
         assert await name() == "test server"
         replace("renewed", files["tls_cert"], files["tls_key"])
         assert await name() == "test renewed"
-        shutil.copy(DATA / "client.key", files["tls_key"])  # of another certificate
+        shutil.copy(DATA / "client.key", files["tls_key"])  # this key does not belong to the certificate
         assert await name() == "test renewed"
 
 
@@ -135,13 +137,17 @@ async def test_a_message_keeps_its_producers_address(tmp_path: Path) -> None:
     async with tls_broker(tmp_path) as node, channel(node.v2_port.address) as made:
         assert (await Client(made).send(message())).status.code == d.OK
         peers = [end.transport.get_extra_info("peername") for end in node.v2_port.endpoint.front.ends]
-        (client,) = [peer for peer in peers if isinstance(peer, tuple)]  # the other one is a Unix socket
+        (client,) = [
+            peer for peer in peers if isinstance(peer, tuple)
+        ]  # the other peer is the Unix socket behind the front
         (stored,) = [found for found in records_of(node.store) if found.topic == "T"]
         assert record.decode_host(stored.born_host) == client
 
 
 async def test_access_control_sees_through_the_front(tmp_path: Path) -> None:
-    """A call needs its signature there, too, and a policy for an address is judged by the client's own."""
+    """Calls through the front need a signature, too, and a policy for an address is checked against the client's own
+    address.
+    """
     user = Credentials("n", "s3cr3t")
     async with tls_broker(tmp_path, **KEYS) as node, channel(node.v2_port.address) as made:
         await first_user(node)
@@ -193,7 +199,7 @@ async def test_a_client_whose_first_bytes_come_one_by_one_is_served(tmp_path: Pa
     "garbage",
     [
         b"PROXY TCP4 10.0.0.1 10.0.0.2 1 2\r\n" + PREFACE,
-        b"\r\n\r\n\x00\r\nQUIT\n\x21\x11\x00\x0c" + bytes(12) + PREFACE,  # the binary form of it
+        b"\r\n\r\n\x00\r\nQUIT\n\x21\x11\x00\x0c" + bytes(12) + PREFACE,  # the binary PROXY header
         HELLO + b"\x00\x05hello" + PREFACE,
         b"\x16",
         PREFACE[:5],
@@ -204,7 +210,9 @@ async def test_a_client_whose_first_bytes_come_one_by_one_is_served(tmp_path: Pa
 async def test_a_connection_that_is_neither_tls_nor_http2_is_closed_and_disturbs_nobody(
     tmp_path: Path, garbage: bytes
 ) -> None:
-    """Also what names another address of the client: no proxy is believed."""
+    """A PROXY header, which names another address as the client's, is refused as well, because the front trusts no
+    proxy.
+    """
     async with tls_broker(tmp_path) as node:
         host, _, port = node.v2_port.address.rpartition(":")
         reader, writer = await asyncio.open_connection(host, int(port))
@@ -219,7 +227,9 @@ async def test_a_connection_that_is_neither_tls_nor_http2_is_closed_and_disturbs
 
 @asynccontextmanager
 async def passed_on(name: str, to: str) -> AsyncIterator[str]:
-    """The address of a port whose connection goes on to an abstract Unix socket, from one with the given name."""
+    """Yields the address of a port that forwards its connection to the abstract Unix socket `to`, from a socket that is
+    bound to `name`.
+    """
     made = socket.socket(socket.AF_UNIX)
     made.setblocking(False)
     made.bind(f"\0{name}")
@@ -245,7 +255,9 @@ async def passed_on(name: str, to: str) -> AsyncIterator[str]:
 
 
 async def test_another_process_does_not_pass_for_a_client_that_has_left(tmp_path: Path) -> None:
-    """The sockets behind the front are in the name space of the machine; the name of an ended connection is free."""
+    """Every process of the machine can connect to the sockets behind the front, and can take the name of an ended
+    connection.
+    """
     user = Credentials("n", "s3cr3t")
     async with tls_broker(tmp_path, **KEYS) as node:
         await first_user(node)
@@ -261,7 +273,7 @@ async def test_another_process_does_not_pass_for_a_client_that_has_left(tmp_path
         assert front.client_of(f"unix-abstract:{name}").startswith("ipv4:127.0.0.2:")
         writer.close()
         await until(lambda: not front.ends, "it has left")
-        assert front.sender_of(f"unix-abstract:{name}").startswith("ipv4:127.0.0.2:")  # for what it sent
+        assert front.sender_of(f"unix-abstract:{name}").startswith("ipv4:127.0.0.2:")  # for the calls that it has sent
 
         async def send(address: str) -> int:
             policy = Policy.parse("Topic:T", ["Pub"], source_ips=[address])
@@ -272,14 +284,14 @@ async def test_another_process_does_not_pass_for_a_client_that_has_left(tmp_path
 
         async with passed_on(name, front.plaintext) as address, grpc.aio.insecure_channel(address) as made:
             assert await send("127.0.0.2") == d.UNAUTHORIZED
-            assert await send("127.0.0.1") == d.UNAUTHORIZED  # nobody knows who it is
+            assert await send("127.0.0.1") == d.UNAUTHORIZED  # nobody knows which process it is
         async with passed_on("another-name", front.plaintext) as address, grpc.aio.insecure_channel(address) as made:
             assert await send("127.0.0.2") == d.UNAUTHORIZED
-            assert await send("127.0.0.1") == d.OK  # a process of this machine
+            assert await send("127.0.0.1") == d.OK  # an unknown name is a process of this machine
 
 
 async def test_the_front_closes_with_its_broker_and_opens_again(tmp_path: Path) -> None:
-    """A broker that is not the master any more ends all connections, those that have not said anything, too."""
+    """A broker that is no longer the master ends all connections, even those that have sent nothing yet."""
     async with tls_broker(tmp_path) as node, channel(node.v2_port.address) as made:
         assert (await Client(made).send(message())).status.code == d.OK
         host, _, port = node.v2_port.address.rpartition(":")
@@ -399,7 +411,9 @@ async def test_a_connection_that_breaks_ends_the_other_side() -> None:
 
 
 async def test_a_client_that_does_not_read_gets_a_bounded_number_of_bytes() -> None:
-    """The client is not read faster than the server takes it, nor the server than the client."""
+    """The front reads from the client only as fast as the server reads, and from the server only as fast as the client
+    reads.
+    """
     behind = Behind()
     async with behind.front() as (front, host, port):
         reader, writer = await asyncio.open_connection(host, port, limit=1024)
@@ -442,7 +456,7 @@ async def test_so_many_say_nothing_that_the_oldest_goes(monkeypatch: pytest.Monk
             await until(lambda number=number: len(front.ends) == min(number + 1, 2), "it is there")
         with suppress(ConnectionResetError):
             assert await made[0][0].read() == b""
-        made[2][1].write(HELLO)  # the others are served
+        made[2][1].write(HELLO)  # the other connections are served
         await behind.connections.get()
         for _, writer in made:
             writer.close()
@@ -574,7 +588,7 @@ async def test_a_front_that_never_started_leaves_no_socket() -> None:
 
 
 async def test_a_connection_that_was_being_taken_at_the_end_breaks_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "FIRST_BYTE_S", 3600)  # it is not ended for its silence
+    monkeypatch.setattr(module, "FIRST_BYTE_S", 3600)  # so that its silence does not end the connection
     loop, made = asyncio.get_running_loop(), []
     create_server = loop.create_server
 
@@ -588,7 +602,9 @@ async def test_a_connection_that_was_being_taken_at_the_end_breaks_off(monkeypat
     await front.close()
     taken, client = socket.socketpair()
     with client:
-        await loop.connect_accepted_socket(made[0], taken)  # as by the server, if it accepted it before
+        await loop.connect_accepted_socket(
+            made[0], taken
+        )  # as if the server had accepted the connection before the close
         client.setblocking(False)
         assert await asyncio.wait_for(loop.sock_recv(client, 1), PATIENCE_S) == b""
     await front.close()

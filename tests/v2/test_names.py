@@ -89,7 +89,9 @@ async def test_a_client_that_does_not_say_who_it_is(tmp_path: Path, make: Make) 
 
 
 async def test_a_namespace_changes_no_name(tmp_path: Path) -> None:
-    """Of a resource it is answered again, as it came; Node sends it as a header alone, and an empty one, too."""
+    """The broker returns the namespace of a resource unchanged.  Node sends the namespace only as a header, which may
+    also be empty.
+    """
     async with v2_broker(tmp_path) as (_, client):
         namespace = "n" * 255  # as long as it may be
         topic, group = (d.Resource(name=name, resource_namespace=namespace) for name in ("T", "g"))

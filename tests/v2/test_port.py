@@ -22,7 +22,7 @@ from tests.support.brokers import name_server, running
 from tests.support.tls import keys_of
 from tests.support.v2 import CLIENT, Client, client_of, make_topics, message
 
-WITHOUT_FRONT: dict[str, Any] = {"tls_test_mode_enable": False}  # gRPC itself has the port
+WITHOUT_FRONT: dict[str, Any] = {"tls_test_mode_enable": False}  # gRPC itself listens on the port, without the front
 SLAVE: dict[str, Any] = {"broker_role": BrokerRole.SLAVE, "broker_id": 1}
 
 
@@ -59,7 +59,9 @@ async def test_a_slave_opens_it_when_it_is_promoted_and_the_former_master_closes
         await until(lambda: master.mastership.standing is Standing.FENCED, "the former master is fenced")
         await until(lambda: not master.v2_port.address, "the former master's port is closed")
         assert not listens(port)
-        assert await telemetry.read() is grpc.aio.EOF  # its streams ended, so that its clients connect anew
+        assert (
+            await telemetry.read() is grpc.aio.EOF
+        )  # the streams of the former master end, so its clients connect again
 
 
 async def test_a_stop_that_meets_a_closing_port_ends_though_grpc_swallows_the_cancellation(
@@ -82,7 +84,9 @@ async def test_a_stop_that_meets_a_closing_port_ends_though_grpc_swallows_the_ca
         node.broker.stopping = True
         node.broker.members_changed.notify()
         await closing.wait()
-        asyncio.get_running_loop().call_later(1.0, stopped.set)  # by then all loops have been cancelled
+        asyncio.get_running_loop().call_later(
+            1.0, stopped.set
+        )  # by then, all background loops of the broker have been cancelled
 
 
 def settings() -> s.TelemetryCommand:
@@ -90,7 +94,7 @@ def settings() -> s.TelemetryCommand:
 
 
 async def opened(client: Client, client_id: str) -> Any:
-    """A Telemetry stream and its first answer."""
+    """Returns a Telemetry stream and the first answer on it."""
     stream = client.calls.Telemetry(metadata=(("x-mq-client-id", client_id),))
     await stream.write(settings())
     return stream, await stream.read()
@@ -100,7 +104,9 @@ async def opened(client: Client, client_id: str) -> Any:
 async def test_open_streams_are_bounded_with_and_without_a_front(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: dict[str, Any]
 ) -> None:
-    """Those that are there go on; the one too many hears why and ends, and comes in once there is room."""
+    """Open streams continue.  A stream beyond the limit gets the reason and ends, and can be opened again after another
+    stream has ended.
+    """
     monkeypatch.setattr("broker_service.wire.clients.MAX_STREAMS", 2)
     async with running(tmp_path, grpc_server_port=0, **keys) as node, client_of(node) as client:
         there = [await opened(client, client_id) for client_id in "ab"]
@@ -126,8 +132,8 @@ async def test_open_streams_are_bounded_with_and_without_a_front(
 async def test_a_connection_without_a_call_is_closed_and_one_with_a_stream_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: dict[str, Any]
 ) -> None:
-    """Trap 15: a Telemetry stream ends by no rule of ours, however long it is idle."""
-    monkeypatch.setattr("broker_service.wire.v2.port.IDLE_MS", 500)  # the stream has to begin before
+    """The broker never ends an idle Telemetry stream."""
+    monkeypatch.setattr("broker_service.wire.v2.port.IDLE_MS", 500)  # the stream has to begin within this time
     async with running(tmp_path, grpc_server_port=0, **keys) as node, client_of(node) as client:
         stream, _ = await opened(client, "a")
         host, _, port = node.v2_port.address.rpartition(":")
@@ -155,7 +161,7 @@ async def test_a_call_that_grpc_has_compressed_is_refused_before_it_is_unpacked(
 
 
 async def dialled(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A connection that has sent what HTTP/2 begins with."""
+    """Returns a connection that has sent the preface of HTTP/2 and empty SETTINGS."""
     host, _, port = address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(NOTHING)
@@ -172,7 +178,9 @@ async def is_taken(reader: asyncio.StreamReader) -> bool:
 async def test_connections_to_a_port_without_a_front_are_bounded_and_lost_ones_make_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_own: bool
 ) -> None:
-    """Also those that break off before, in, or after the first exchange: gRPC counts each of them once."""
+    """The limit also holds after connections that break off before, during or after the first exchange, because gRPC
+    counts each of them once.
+    """
     monkeypatch.setattr("broker_service.runtime.server.open_file_limit", lambda: 8)
     async with running(tmp_path, grpc_server_port=0, **WITHOUT_FRONT) as node:
         address = node.address if is_own else node.v2_port.address
@@ -215,7 +223,9 @@ def test_how_many_connections_there_may_be_without_a_front(handles: int, most: i
 
 
 def test_pings_without_a_call_are_no_offence(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Trap 15: C++ sends one a minute; by gRPC's own rule more than one in five minutes ends the connection."""
+    """C++'s client sends a ping each minute, while gRPC by default ends a connection with more than one ping in five
+    minutes.
+    """
     made: list[dict[str, Any]] = []
     monkeypatch.setattr("grpc.aio.server", lambda **arguments: made.append(dict(arguments["options"])))
     build_server(1 << 20)
@@ -223,7 +233,7 @@ def test_pings_without_a_call_are_no_offence(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_grpc_keeps_no_records_of_connections(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory for each, which nobody reads."""
+    """gRPC's channelz would take memory for each connection, and nobody reads its records."""
     made: list[dict[str, Any]] = []
     monkeypatch.setattr("grpc.aio.server", lambda **arguments: made.append(dict(arguments["options"])))
     build_server(1 << 20)
@@ -231,7 +241,7 @@ def test_grpc_keeps_no_records_of_connections(monkeypatch: pytest.MonkeyPatch) -
 
 
 async def test_a_tls_hello_on_a_plaintext_port_ends_that_connection_alone(tmp_path: Path) -> None:
-    """Trap 15: Java, Go, C# and C++ start with TLS."""
+    """The clients for Java, Go, C# and C++ begin with TLS."""
     async with running(tmp_path, grpc_server_port=0, **WITHOUT_FRONT) as node, client_of(node) as client:
         stream, _ = await opened(client, "a")
         host, _, port = node.v2_port.address.rpartition(":")
@@ -254,7 +264,9 @@ GOAWAY = 7
 
 
 def frame_types(received: bytes) -> list[int]:
-    """Of HTTP/2: length (3 bytes), type, flags, stream."""
+    """Returns the types of these HTTP/2 frames, whose header is the length (3 bytes), the type, the flags and the
+    stream's id.
+    """
     types = []
     while received:
         types.append(received[3])
@@ -263,7 +275,9 @@ def frame_types(received: bytes) -> list[int]:
 
 
 async def test_a_peer_that_answers_no_ping_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A Telemetry stream whose client's host died; whoever is there answers, whatever its client does."""
+    """A Telemetry stream ends when the client's host has died.  A living host answers pings by itself, even if its
+    client is busy.
+    """
 
     def impatient(*arguments: Any) -> grpc.aio.Server:
         server = grpc.aio.server
@@ -324,7 +338,7 @@ async def test_a_port_that_is_taken_is_said_once_and_tried_again(
 async def test_a_port_that_is_taken_is_one_line_of_the_process(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """gRPC would write one to standard error at each attempt."""
+    """gRPC by itself would write a line to standard error at each attempt."""
     attempts = []
     listen = Network.listen
 

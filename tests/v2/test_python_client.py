@@ -52,7 +52,7 @@ async def test_the_client_produces_receives_acknowledges_and_consumes_by_push(tm
             [f"m{number}", "A", message_id, ["k"], {"colour": "red"}] for number, message_id in enumerate(ids)
         ]
         assert found["left"] == 0
-        # Each failed once, and came again as its second attempt.
+        # Each message failed once, and was delivered again as attempt 2.
         assert found["came_again"]
         assert sorted(found["pushed"]) == [[f"m{number}", attempt] for number in range(4) for attempt in (1, 2)]
 
@@ -66,7 +66,7 @@ async def test_the_client_produces_receives_acknowledges_and_consumes_by_push(tm
         messages = await asyncio.to_thread(read)
         assert sorted(one.msg_id for one in messages["T"]) == ids
         assert {(one.tags, one.keys, one.properties["colour"]) for one in messages["T"]} == {("A", "k", "red")}
-        assert [one.body for one in messages["F"]] == [b"f0", b"f1", b"f2"]  # of one queue, in order
+        assert [one.body for one in messages["F"]] == [b"f0", b"f1", b"f2"]  # the messages of one queue are in order
         assert {one.properties["__SHARDINGKEY"] for one in messages["F"]} == {"g"}
 
 
@@ -83,7 +83,7 @@ async def test_the_quick_start_of_the_documents_works_with_another_address(tmp_p
 
 
 async def test_the_client_speaks_tls_and_checks_the_servers_certificate(tmp_path: Path) -> None:
-    """On the port where others speak plaintext."""
+    """The client uses TLS on the same port on which other clients use plaintext."""
     async with v2_broker(tmp_path / "store", **keys_of()) as (node, client):
         assert (await client.send(message())).status.code == d.OK
         found = await run(tmp_path, "tls", node.v2_port.address, "T", GRPC_DEFAULT_SSL_ROOTS_FILE_PATH=str(CA))

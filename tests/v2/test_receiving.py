@@ -35,7 +35,7 @@ T, G = resource("T"), resource("g")
 
 
 def receive(**fields: Any) -> s.ReceiveMessageRequest:
-    """As a simple consumer asks, from a queue by name; it does not wait."""
+    """Returns a request like a simple consumer's: it names a queue, and does not wait for messages."""
     topic = fields.pop("topic", "T")
     defaults: dict[str, Any] = {
         "group": G,
@@ -102,14 +102,16 @@ async def test_a_message_is_received_acknowledged_and_does_not_come_again(tmp_pa
 
 
 async def test_settings_may_come_after_the_first_receive_or_never(tmp_path: Path) -> None:
-    """Trap 1: Python's simple consumer receives first; after a restart Go's sends no settings for minutes."""
+    """Python's simple consumer receives before it sends settings.  Go's simple consumer sends no settings for minutes
+    after a restart.
+    """
     async with v2_broker(tmp_path) as (_, client):
         await client.send(message())
         assert len(await received(client)) == 1
 
 
 async def test_a_message_of_any_queue_comes_whichever_queue_is_named(tmp_path: Path) -> None:
-    """Trap 2."""
+    """A receive returns messages of all queues of the topic, although the request names one queue."""
     async with v2_broker(tmp_path) as (_, client):
         for number in range(4):
             await client.send(message(message_id=str(number)))
@@ -219,10 +221,10 @@ async def poll_of(node: BrokerNode, client_id: str, asked: Duration | None, left
 @pytest.mark.parametrize(
     ("asked", "left_s", "poll_s"),
     [
-        (None, 8.0, 5.0),  # what official clients add to a poll for its deadline is taken off
+        (None, 8.0, 5.0),  # the deadline of official clients is 3 s after the end of the poll
         (None, 2.0, 0.0),
         (Duration(seconds=5), 8.0, 5.0),
-        (Duration(seconds=40), 40.0, 39.0),  # Rust's: an answer has to come before the deadline
+        (Duration(seconds=40), 40.0, 39.0),  # Rust's deadline is the poll's time, and the answer has to come before it
         (Duration(seconds=1 << 36), NO_DEADLINE_S, NO_DEADLINE_S - 1),
         (Duration(seconds=-5), 8.0, 0.0),
     ],
@@ -235,7 +237,7 @@ async def test_how_long_a_poll_lasts_of_a_client_without_settings(
 
 
 async def test_a_poll_without_a_time_lasts_as_the_settings_say_and_without_a_deadline_works(tmp_path: Path) -> None:
-    """Go's simple consumer never sends one."""
+    """Go's simple consumer never sends a time for its polls."""
     async with v2_broker(tmp_path) as (node, client):
         stream = client.calls.Telemetry(metadata=CLIENT)
         subscription = d.Subscription(group=G, long_polling_timeout=Duration(seconds=7))
@@ -315,7 +317,7 @@ async def test_without_a_client_id_nothing_is_received_or_settled(tmp_path: Path
 
 
 async def test_a_handle_dies_at_its_deadline_and_the_message_comes_again(tmp_path: Path) -> None:
-    """Trap 6: with the one code on which push consumers stop, outside and inside."""
+    """The answer and its entry have INVALID_RECEIPT_HANDLE, the only code at which push consumers stop trying."""
     async with v2_broker(tmp_path, min_invisible_time_mills_for_recv=0) as (_, client):
         await client.send(message())
         (first,) = await received(client, invisible_duration=Duration(nanos=50_000_000))
@@ -348,7 +350,9 @@ async def test_a_handle_that_is_none_is_invalid_and_nothing_worse(tmp_path: Path
 
 @pytest.mark.parametrize(("group", "topic"), [("other", "T"), ("g", "M"), ("other", "M"), ("g", "%RETRY%g+T")])
 async def test_a_handle_of_another_group_or_topic_is_invalid(tmp_path: Path, group: str, topic: str) -> None:
-    """Also where the caller has the rights on what it names: its own delivery stays as it is."""
+    """The handle is invalid even if the caller has the rights for the named group and topic.  The delivery itself stays
+    valid.
+    """
     async with v2_broker(tmp_path) as (_, client):
         await client.send(message())
         (one,) = await received(client)
@@ -364,7 +368,7 @@ async def test_a_handle_of_another_group_or_topic_is_invalid(tmp_path: Path, gro
 
 
 async def test_handles_of_a_topic_that_is_gone_are_invalid(tmp_path: Path) -> None:
-    """Trap 6: on another code push consumers would settle what they had of it every second for ever."""
+    """With any other code, push consumers would try to acknowledge the topic's messages every second for ever."""
     async with v2_broker(tmp_path) as (node, client):
         await client.send(message())
         (one,) = await received(client)
@@ -469,7 +473,9 @@ async def test_a_time_that_cannot_be_is_refused_and_the_handle_given_back(
 
 @pytest.mark.parametrize("settings_came", [True, False])
 async def test_a_push_consumers_zero_means_the_groups_back_off(tmp_path: Path, settings_came: bool) -> None:
-    """Trap 7: Node's push consumer gives back what has failed with 0; its settings may not have come yet (trap 1)."""
+    """Node's push consumer returns a failed message with an invisible time of 0, perhaps before the broker has its
+    settings.
+    """
     async with v2_broker(tmp_path) as (node, client):
         stream = client.calls.Telemetry(metadata=CLIENT)
         if settings_came:
@@ -487,7 +493,7 @@ async def test_a_push_consumers_zero_means_the_groups_back_off(tmp_path: Path, s
 
 
 async def test_the_dead_letters_get_one_copy_however_often_they_are_asked(tmp_path: Path) -> None:
-    """Trap 14: clients ask again until they hear OK."""
+    """Clients repeat the call until its answer is OK."""
     async with v2_broker(tmp_path) as (node, client):
         await client.send(message())
         (one,) = await received(client)
@@ -520,7 +526,7 @@ async def test_a_message_that_nobody_settles_becomes_a_dead_letter(tmp_path: Pat
 
 
 async def test_without_its_slave_a_master_still_takes_acks(tmp_path: Path) -> None:
-    """A push consumer would repeat them every second for as long as the slave is away."""
+    """If the master refused, a push consumer would repeat its acks every second for as long as the slave is away."""
     keys = {"broker_role": BrokerRole.SYNC_MASTER, "slave_wait_time_ms": 0}
     async with v2_broker(tmp_path, **keys) as (_, client):
         assert (await client.send(message())).status.code == d.HA_NOT_AVAILABLE
@@ -542,7 +548,7 @@ async def test_what_a_caller_did_not_get_comes_again_and_counts_no_attempt(tmp_p
 
 
 class ReadsLittle:
-    """A client's side of a call, which takes so many answers and then reads no more."""
+    """The context of a call whose client takes so many answers and then reads no more."""
 
     def __init__(self, answers: int) -> None:
         self.taken: list[s.ReceiveMessageResponse] = []
@@ -562,7 +568,7 @@ class ReadsLittle:
         self.taken.append(answer)
 
     async def receives(self, node: BrokerNode, **fields: Any) -> asyncio.Task[None]:
-        """The call, when it waits for its client."""
+        """Starts a receive, waits until the call cannot write any more, and returns the call."""
         servicer = node.v2_port.servicer
         call = asyncio.create_task(servicer.ReceiveMessage(receive(**fields), self))  # type: ignore[arg-type]
         await self.is_full.wait()
@@ -578,7 +584,7 @@ async def ended(call: asyncio.Task[None]) -> None:
 async def test_of_an_answer_that_breaks_off_only_what_was_being_sent_counts(tmp_path: Path) -> None:
     async with v2_broker(tmp_path) as (node, client):
         await client.send(*[message(body=b"%d" % number) for number in range(4)])
-        call = await ReadsLittle(2).receives(node)  # the status and one message
+        call = await ReadsLittle(2).receives(node)  # the client reads the status and one message
         assert await received(client) == []
         await ended(call)
         attempts: dict[bytes, int] = {}
@@ -591,7 +597,9 @@ async def test_of_an_answer_that_breaks_off_only_what_was_being_sent_counts(tmp_
 async def test_who_does_not_read_holds_a_bounded_number_of_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Bytes as they are sent: a body that is packed as only our own clients do is unpacked for them."""
+    """The limit counts bytes as they are sent.  A body with our own clients' compression counts with its unpacked size,
+    because the broker unpacks it for these clients.
+    """
     unsent = Unsent(most=40_000)
     monkeypatch.setattr(servicer, "Unsent", lambda: unsent)
     async with v2_broker(tmp_path) as (node, client), client_of(node, "client-2") as other:
@@ -606,12 +614,12 @@ async def test_who_does_not_read_holds_a_bounded_number_of_bytes(
         await ended(call)
         assert len(await received(client, group=resource("c"))) == 1
         for client_id in ("client-1", "client-2"):
-            unsent.check(client_id, 40_000)  # nothing is left of what they had to read
+            unsent.check(client_id, 40_000)  # raises if the client still had bytes to read
 
 
 def test_bytes_that_are_not_sent_are_bounded_of_all_clients_and_of_each() -> None:
     unsent = Unsent(most=100)
-    assert unsent.take("large", 1000) == 1000  # one answer always may be under way
+    assert unsent.take("large", 1000) == 1000  # a single answer may be larger than the limit
     with pytest.raises(SystemBusy, match="1000 bytes of messages are being sent to clients"):
         unsent.check("b")
     unsent.give("large", 1000)
@@ -627,7 +635,9 @@ def test_bytes_that_are_not_sent_are_bounded_of_all_clients_and_of_each() -> Non
 
 
 async def test_each_call_of_a_consumer_says_that_it_is_there(tmp_path: Path) -> None:
-    """Its messages are renewed meanwhile, also without a stream; a producer's heartbeat says nothing of a consumer."""
+    """While a consumer makes such calls, its messages are renewed even if it has no stream.  A producer's heartbeat
+    does not count as a consumer's.
+    """
     async with v2_broker(tmp_path) as (node, _):
         for request in (
             s.QueryAssignmentRequest(topic=T, group=G),
@@ -721,7 +731,7 @@ def test_clients_are_told_the_name_of_a_damaged_file_and_not_its_folder(text: st
 
 
 async def test_a_groups_progress_is_what_it_has_acknowledged(tmp_path: Path) -> None:
-    """Trap 12: what is delivered is not consumed yet."""
+    """A delivered message is not consumed before it is acknowledged."""
     async with v2_broker(tmp_path) as (_, client):
         for number in range(4):
             await client.send(message(message_id=str(number)))
@@ -741,7 +751,7 @@ async def test_a_groups_progress_is_what_it_has_acknowledged(tmp_path: Path) -> 
 async def test_a_message_that_the_client_cannot_receive_becomes_a_dead_letter(tmp_path: Path) -> None:
     async with v2_broker(tmp_path, mapped_file_size_commit_log=32 << 20) as (node, client):
         node.groups.update(SubscriptionGroup("g", retry_max_times=0), 0)
-        await put(node, "T", b"x" * (4 << 20))  # gRPC's limit, which the rest of the answer goes beyond
+        await put(node, "T", b"x" * (4 << 20))  # with the other fields, the answer is larger than gRPC's limit
         with pytest.raises(grpc.aio.AioRpcError, match="RESOURCE_EXHAUSTED"):
             await received(client)
         await until(lambda: node.store.queues.end("%DLQ%g", 0) == 1, "the dead letter")
@@ -792,7 +802,9 @@ def bodies(messages: list[d.Message]) -> list[bytes]:
 async def test_a_group_that_consumes_in_order_gets_a_message_when_those_before_it_are_acknowledged(
     tmp_path: Path,
 ) -> None:
-    """Trap 10: the same attempt id gets the same batch; a busy message group is waited for."""
+    """A receive with the same attempt id returns the same batch.  A poll waits while earlier messages of the message
+    group are not acknowledged.
+    """
     async with v2_broker(tmp_path) as (node, client):
         node.groups.update(SubscriptionGroup("g", consume_message_orderly=True), 0)
         for body in (b"a1", b"b1", b"a2", b"b2"):
@@ -819,8 +831,9 @@ async def test_a_group_that_consumes_in_order_gets_a_message_when_those_before_i
 async def test_a_group_that_becomes_ordered_late_is_in_order_for_clients_that_were_told_otherwise(
     tmp_path: Path,
 ) -> None:
-    """Trap 11: a push consumer that was started before its group was made consumes in parallel, since it was told so;
-    the broker keeps the order all the same, and says so with the client's next settings."""
+    """A push consumer that started before its group was made consumes in parallel, as the broker told it.  The broker
+    keeps the order nevertheless, and tells the client so when the client sends its settings again.
+    """
     async with v2_broker(tmp_path) as (node, client):
         stream = client.calls.Telemetry(metadata=CLIENT)
         settings = d.Settings(client_type=d.PUSH_CONSUMER, subscription=d.Subscription(group=G))

@@ -28,7 +28,9 @@ def route_of(topic: str, endpoints: d.Endpoints = DIALLED) -> s.QueryRouteReques
 
 
 async def test_the_queues_of_a_topic_at_the_endpoints_that_were_dialled(tmp_path: Path) -> None:
-    """Trap 3: else clients leave for an address that they cannot reach."""
+    """The route names the endpoints that the client has dialled.  With other endpoints, clients would go to an address
+    that they cannot reach.
+    """
     async with v2_broker(tmp_path) as (_, client):
         asked = route_of("M")
         asked.topic.resource_namespace = "space"
@@ -46,7 +48,7 @@ async def test_the_queues_of_a_topic_at_the_endpoints_that_were_dialled(tmp_path
 
 
 async def test_topics_of_rocketmqs_newer_types_say_so_and_are_sent_nothing(tmp_path: Path) -> None:
-    """A store of RocketMQ has them; an operator here makes none."""
+    """A store that RocketMQ has written may have such topics, although this broker's operators cannot make them."""
     async with v2_broker(tmp_path) as (node, client):
         for name, of_type, sent in (
             ("PRIORITY", d.PRIORITY, message("PRIORITY", priority=1)),
@@ -60,7 +62,7 @@ async def test_topics_of_rocketmqs_newer_types_say_so_and_are_sent_nothing(tmp_p
 
 
 async def test_without_endpoints_it_is_the_advertised_address_and_a_scheme_is_always_there(tmp_path: Path) -> None:
-    """Trap 3: clients refuse endpoints without a scheme."""
+    """Clients refuse endpoints without a scheme."""
     async with v2_broker(tmp_path) as (node, client):
         answer = await client.QueryRoute(route_of("T", d.Endpoints()))
         assert answer.message_queues[0].broker.endpoints == endpoints_of(node.v2_port.address)
@@ -135,7 +137,8 @@ async def test_the_name_server_that_answered_last_is_asked_first(tmp_path: Path)
         routes = TopicRoutes(node.broker, open_channel, open_channel)
         for _ in range(2):
             await routes.queues_of("T", "h:1")
-        assert opened == [gone, names.address]  # the second time it would open another channel to the one that is gone
+        # Another request to the dead name server would have opened another channel to it.
+        assert opened == [gone, names.address]
         await routes.close()
 
 
@@ -153,7 +156,7 @@ async def test_a_topic_that_nobody_has_is_not_found_in_the_words_of_the_real_one
 
 
 async def test_a_name_server_that_does_not_answer_is_asked_over_another_connection(tmp_path: Path) -> None:
-    """With the certificates of then."""
+    """Each new connection to the name server uses the certificates that are on the disk at that time."""
     opened: list[str] = []
 
     def open_channel(address: str, options: Any = ()) -> grpc.aio.Channel:
@@ -174,7 +177,7 @@ async def test_a_name_server_that_does_not_answer_is_asked_over_another_connecti
 
 
 async def test_other_masters_are_listed_where_they_say_and_slaves_never(tmp_path: Path) -> None:
-    """Trap 4: Go sends to whatever is listed."""
+    """Go's client sends to every broker that the route lists, so the route must not list slaves."""
     async with (
         name_server() as names,
         v2_broker(tmp_path / "a", namesrv_addr=names.address) as (_, client),
@@ -206,7 +209,7 @@ async def test_other_masters_are_listed_where_they_say_and_slaves_never(tmp_path
             member = Registration(broker_id=broker_id, address=address, v2_address=address, **of_d)
             assert names.table.register(member, address, never_silent) == ""
         assert await brokers_of("T") == expected | {"broker-d": endpoints_of("h:8081")}
-        names.table.connection_lost("h:8081")  # its master is gone, and the slave takes no calls of these clients
+        names.table.connection_lost("h:8081")  # the master is gone, and a slave takes no calls of these clients
         assert await brokers_of("T") == expected
         assert [member.broker_id for member in names.table.members("broker-d")] == [1]
         answer = await client.QueryRoute(route_of("only-b"))

@@ -39,7 +39,7 @@ async def broker(root: Path, **keys: Any) -> AsyncIterator[BrokerNode]:
 
 
 def unchecked(address: str) -> bytes:
-    """Returns the certificate of the server, in PEM, as a client takes it that checks none.  Raises OSError."""
+    """Returns the server's certificate in PEM, as a client gets it that checks no certificate.  Raises OSError."""
     host, _, port = address.rpartition(":")
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -72,7 +72,7 @@ async def test_clients_with_tls_that_check_nothing_and_clients_with_plaintext_us
     caplog.set_level(logging.INFO)
     async with broker(tmp_path) as node:
         address = node.v2_port.address
-        # gRPC's Python client always checks certificates, so it is told to trust the one that it will get.
+        # gRPC's Python client always checks certificates, so the test tells it to trust the server's one.
         trusted = grpc.ssl_channel_credentials(await asyncio.to_thread(unchecked, address))
         assert await is_answered(grpc.aio.secure_channel(address, trusted, OPTIONS))
         assert await is_answered(grpc.aio.insecure_channel(address, OPTIONS))
@@ -106,7 +106,7 @@ async def test_a_configured_certificate_is_the_only_one(tmp_path: Path, mode: Tl
 async def test_without_the_package_the_log_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setitem(sys.modules, "cryptography", None)  # as if it were not installed
+    monkeypatch.setitem(sys.modules, "cryptography", None)  # as if cryptography were not installed
     async with broker(tmp_path) as node:
         assert await is_answered(grpc.aio.insecure_channel(node.v2_port.address, OPTIONS))
     assert any("pip install cryptography" in line for line in caplog.messages)

@@ -106,7 +106,7 @@ async def test_what_is_left_out_is_the_callers_address_and_the_time_of_now(tmp_p
 
 async def test_messages_sent_together_get_an_entry_each_and_consecutive_offsets(tmp_path: Path) -> None:
     async with v2_broker(tmp_path) as (_, client):
-        for first in (0, 0, 0, 0, 2):  # by turns through four queues
+        for first in (0, 0, 0, 0, 2):  # the sends go to the four queues in turn
             messages = message(body=b"a"), message(body=b"b")
             ids = [one.system_properties.message_id for one in messages]
             sent = await client.send(*messages)
@@ -210,11 +210,11 @@ async def test_what_is_refused_with_which_code(tmp_path: Path) -> None:
             assert (d.Code.Name(sent.status.code), list(sent.entries)) == (d.Code.Name(code), []), text
             assert text in sent.status.message and d.Code.Name(code) in sent.status.message
         assert node.store.end_offset == 0
-        assert "none" not in node.topics.entries  # autoCreateTopicEnable is for our own clients
+        assert "none" not in node.topics.entries  # autoCreateTopicEnable creates topics only for our own clients
 
 
 async def test_an_empty_key_is_none(tmp_path: Path) -> None:
-    """As for RocketMQ's proxy; some clients let their users set one."""
+    """An empty key is dropped, as by RocketMQ's proxy.  Some clients let their users set an empty key."""
     async with v2_broker(tmp_path) as (node, client):
         for keys in ([""], ["a", "", "b"]):
             assert (await client.send(message(keys=keys))).status.code == d.OK
@@ -253,7 +253,7 @@ async def test_a_mixed_topic_takes_normal_and_ordered_messages(tmp_path: Path) -
 
 
 async def test_the_fields_of_a_message_say_its_type_and_a_priority_beside_others_is_dropped(tmp_path: Path) -> None:
-    """As by RocketMQ, in its order: a delivery time, a message group, a priority."""
+    """As in RocketMQ, a delivery time comes before a message group, and a message group before a priority."""
     async with v2_broker(tmp_path) as (_, client):
         for one in (
             message("F", message_group="g", priority=3),  # its type says NORMAL
@@ -268,7 +268,7 @@ async def test_the_fields_of_a_message_say_its_type_and_a_priority_beside_others
 
 
 async def test_an_id_stays_as_it_is_and_an_attempt_that_a_producer_names_counts_nothing(tmp_path: Path) -> None:
-    """Rust's ids have small and capital letters."""
+    """Ids of the Rust client differ by capital and small letters."""
     async with v2_broker(tmp_path) as (_, client):
         sent = [await client.send(message(message_id=name, delivery_attempt=5)) for name in ("01aBcD", "01AbCd")]
         assert [one.entries[0].message_id for one in sent] == ["01aBcD", "01AbCd"]
@@ -289,7 +289,7 @@ async def test_properties_that_rocketmq_does_not_reserve_are_the_users(tmp_path:
 
 
 async def test_a_message_that_no_slave_has_is_stored_and_says_so(tmp_path: Path) -> None:
-    """Without ids, as the real one: the clients send it again under the same id."""
+    """The answer has no message ids, as RocketMQ's has none.  The clients send the message again under the same id."""
     keys = {"broker_role": BrokerRole.SYNC_MASTER, "slave_wait_time_ms": 0}
     async with v2_broker(tmp_path, **keys) as (node, client):
         sent = await client.send(message())
@@ -311,7 +311,7 @@ async def test_a_message_that_no_slave_has_is_stored_and_says_so(tmp_path: Path)
 async def test_a_message_that_is_not_safe_in_time_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, outcome: PutStatus, code: d.Code
 ) -> None:
-    """The first time, and when it is sent again before it is safe."""
+    """The first send and every repeated send have this status until the message is safe."""
 
     async def wait(end_offset: int, timeout_s: float) -> PutStatus:
         return outcome
@@ -330,7 +330,7 @@ async def test_a_message_that_is_not_safe_in_time_says_so(
 
 
 async def test_a_message_that_is_sent_again_is_stored_once(tmp_path: Path) -> None:
-    """Trap 8: when no slave has a message, clients hear an error and send it again."""
+    """When no slave has a message, clients get an error and send the message again."""
     keys = {"broker_role": BrokerRole.SYNC_MASTER, "slave_wait_time_ms": 0}
     async with v2_broker(tmp_path, **keys) as (node, client):
         again = message(body=b"once")
@@ -340,7 +340,8 @@ async def test_a_message_that_is_sent_again_is_stored_once(tmp_path: Path) -> No
         sent = await client.send(again)
         assert (sent.status.code, sent.entries[0].offset) == (d.OK, 0)
         assert sent.entries[0].message_id == again.system_properties.message_id
-        both = await client.send(message(), again)  # of a batch, only the whole counts as sent before
+        # A batch counts as sent before only if all its messages were sent before.
+        both = await client.send(message(), again)
         assert both.status.code == d.OK
         assert len(await stored(node, "T")) == 3
 
@@ -349,7 +350,7 @@ async def test_a_message_that_is_sent_again_is_stored_once(tmp_path: Path) -> No
 async def test_a_message_that_is_sent_again_while_the_first_call_is_under_way_is_stored_once(
     tmp_path: Path, leaves: bool
 ) -> None:
-    """Trap 8: a broker that was held up finds both calls before it, the first one perhaps ended by its deadline."""
+    """A broker that was held up gets both calls at once, after the deadline may have ended the first one."""
     again = s.SendMessageRequest(messages=[message(body=b"once")])
     async with v2_broker(tmp_path) as (node, _):
         sends = SendPath(node.broker, node.puts, node.consumption.transactions)
@@ -363,7 +364,7 @@ async def test_a_message_that_is_sent_again_while_the_first_call_is_under_way_is
         assert {one.status.code for one in answers} == {d.OK}
         assert len({one.entries[0].offset for one in answers[1:]}) == 1
         assert sum(one.body == b"once" for one in await stored(node, "T")) == 1
-        again_later = await asyncio.wait_for(call(), PATIENCE_S)  # it waits for no call that is over
+        again_later = await asyncio.wait_for(call(), PATIENCE_S)  # it does not wait for a call that is over
         assert again_later.entries[0].offset == answers[-1].entries[0].offset
 
 
@@ -386,7 +387,7 @@ async def test_messages_of_one_call_are_all_stored_whatever_their_ids(tmp_path: 
 
 
 async def test_a_message_that_was_stored_before_a_restart_is_not_stored_again(tmp_path: Path) -> None:
-    """Nor is it said to be safe before the log is, as far as it goes with the message."""
+    """The broker answers OK only when the log is safe up to the end of that message."""
     again = message()
     async with v2_broker(tmp_path) as (node, client):
         first, end = await client.send(again), node.store.end_offset
@@ -424,7 +425,9 @@ async def test_a_port_that_opens_again_knows_only_the_messages_that_the_log_has_
 
 
 async def test_a_message_that_was_stored_long_before_a_restart_is_stored_again(tmp_path: Path) -> None:
-    """As one that was stored here: who sends a message again does so within a minute."""
+    """The same holds without a restart: clients repeat a send only within a minute, so the broker forgets it after
+    that.
+    """
     again = message()
     async with v2_broker(tmp_path) as (_, client):
         await client.send(again)
@@ -442,7 +445,7 @@ async def test_sends_after_a_restart_do_not_bring_the_index_up_to_date_each(
     async with v2_broker(tmp_path) as (_, client):
         await client.send(before)
     async with v2_broker(tmp_path) as (node, client):
-        monkeypatch.setattr(node.store, "tick", lambda now_ms: None)  # it works on the index, too
+        monkeypatch.setattr(node.store, "tick", lambda now_ms: None)  # the tick would build the index, too
         behind = node.store.index.behind
         end = node.store.end_offset
         assert (await client.send(message())).status.code == d.OK
@@ -490,5 +493,5 @@ async def test_properties_without_room_in_a_record_are_refused(tmp_path: Path) -
     async with v2_broker(tmp_path) as (_, client):
         for system in ({"trace_context": "t" * 40_000}, {"born_host": "h" * 40_000}):
             assert (await client.send(message(**system))).status.code == d.MESSAGE_PROPERTIES_TOO_LARGE
-        # The separators of so many keys have no room.
+        # A record has no room for the separators of so many keys.
         assert (await client.send(message(keys=["k"] * 16_384))).status.code == d.BAD_REQUEST

@@ -45,7 +45,9 @@ def consumer(
 
 
 def test_a_producers_settings() -> None:
-    """Trap 5: without one of these Java fails, Go and Node wait for ever, Python never sends."""
+    """If one of these settings is missing, Java's client fails, Go's and Node's wait for ever, and Python's never
+    sends.
+    """
     reply = reply_to(producer(), SubscriptionGroup(), 4 << 20)
     assert reply == d.Settings(
         client_type=d.PRODUCER,
@@ -61,13 +63,13 @@ def test_a_producers_settings() -> None:
         user_agent=d.UA(language=d.PYTHON, version="5.1.2"),
         metric=d.Metric(on=False),
     )
-    assert reply.HasField("metric")  # Python takes no settings without
+    assert reply.HasField("metric")  # Python's client refuses settings without a metric
     asked = producer(backoff_policy=d.RetryPolicy(max_attempts=7))
     assert reply_to(asked, SubscriptionGroup(), 1).backoff_policy.max_attempts == 7
 
 
 def test_a_consumers_settings() -> None:
-    """Trap 5."""
+    """The reply has all settings that official consumers need."""
     reply = reply_to(consumer(), SubscriptionGroup("g", retry_max_times=2, consume_message_orderly=True), 1)
     assert reply.backoff_policy.max_attempts == 3
     minutes = [60 * number for number in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 60, 120)]
@@ -85,7 +87,9 @@ def test_a_consumers_settings() -> None:
 
 
 def test_node_gets_the_back_off_of_all_others() -> None:
-    """Of an exponential one it takes the seconds for milliseconds; without one that it knows it says 0."""
+    """Node's client takes the seconds of an exponential back-off for milliseconds, and uses 0 if it does not know the
+    kind of back-off.
+    """
     reply = reply_to(consumer(language=d.NODE_JS), SubscriptionGroup(), 1)
     assert reply.backoff_policy.WhichOneof("strategy") == "customized_backoff"
 
@@ -98,7 +102,7 @@ def test_a_groups_own_back_off_is_told_as_a_list_of_times() -> None:
 
 
 async def test_every_settings_are_answered_and_the_stream_ends_with_the_clients_half(tmp_path: Path) -> None:
-    """Trap 5: with a status, each time."""
+    """Each answer to settings has a status."""
     async with v2_broker(tmp_path) as (node, client):
         stream = client.calls.Telemetry(metadata=CLIENT)
         for _ in range(2):
@@ -115,7 +119,7 @@ async def test_every_settings_are_answered_and_the_stream_ends_with_the_clients_
 async def test_a_stream_that_is_closed_while_it_gets_its_first_message_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, turns: int
 ) -> None:
-    """`turns`: of the event loop, from the beginning of that write on."""
+    """The stream is closed `turns` turns of the event loop after the write of its first message has begun."""
 
     async def close(stream: ClientStream) -> None:
         for _ in range(turns):
@@ -167,7 +171,9 @@ async def test_settings_that_cannot_be_end_the_stream(tmp_path: Path, settings: 
 
 @pytest.mark.parametrize("client_type", [d.LITE_PUSH_CONSUMER, d.LITE_SIMPLE_CONSUMER])
 async def test_a_consumer_of_lite_topics_does_not_start(tmp_path: Path, client_type: d.ClientType) -> None:
-    """As at RocketMQ's proxy, for a group without lite topics; else it would get all messages of its topic."""
+    """RocketMQ's proxy also refuses such a consumer in a group without lite topics, where it would get all messages of
+    its topic.
+    """
     async with v2_broker(tmp_path) as (_, client):
         stream = client.calls.Telemetry(metadata=CLIENT)
         await stream.write(s.TelemetryCommand(settings=consumer(client_type=client_type)))
@@ -235,14 +241,14 @@ async def test_a_heartbeat_needs_no_client_id_and_everything_else_does(tmp_path:
         assert (await client.calls.Heartbeat(s.HeartbeatRequest(), timeout=60)).status.code == d.OK
         route = await client.calls.QueryRoute(s.QueryRouteRequest(topic=resource("T")), timeout=60)
         assert route.status.code == d.CLIENT_ID_REQUIRED
-        stream = client.calls.Telemetry()  # it ends before anything is written
+        stream = client.calls.Telemetry()  # the broker ends the stream before the client writes anything
         assert (await asyncio.wait_for(stream.read(), 60)).status.code == d.CLIENT_ID_REQUIRED
         assert await asyncio.wait_for(stream.read(), 60) is grpc.aio.EOF
         assert await stream.code() is grpc.StatusCode.OK
 
 
 async def test_deadlines_from_none_to_sixty_years_and_an_unknown_language(tmp_path: Path) -> None:
-    """Trap 15: Telemetry comes before any route here, as of Rust."""
+    """The client opens its Telemetry stream before it asks for any route, as Rust's client does."""
     async with v2_broker(tmp_path) as (_, client):
         request = s.SendMessageRequest(messages=[message()])
         for timeout in (None, 1_892_160_000.0, 3.0):
@@ -299,7 +305,9 @@ async def test_who_does_not_read_gets_a_bounded_number_of_commands_and_disturbs_
 async def test_settings_that_lie_change_nothing_of_what_the_broker_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lies: d.Settings
 ) -> None:
-    """The answer is the broker's own word, and a receive that relies on them ends before its deadline."""
+    """The broker's reply has the broker's own values, and a receive that uses the client's settings ends before its
+    deadline.
+    """
     answers_early(monkeypatch)
     async with v2_broker(tmp_path) as (node, client):
         stream = client.calls.Telemetry(metadata=CLIENT)
@@ -325,7 +333,7 @@ async def test_settings_that_lie_change_nothing_of_what_the_broker_does(
 
 
 async def test_who_floods_with_settings_and_reads_no_answer_is_not_read_either(tmp_path: Path) -> None:
-    """One command at a time: the next is taken when the answer to the last was."""
+    """The broker takes the next command only when the client has taken the answer to the last one."""
 
     class Flood:
         """A client that sends without end, and reads nothing."""
@@ -350,7 +358,9 @@ async def test_who_floods_with_settings_and_reads_no_answer_is_not_read_either(t
         servicer: Any = node.v2_port.servicer
         call = asyncio.create_task(servicer.Telemetry(None, context))
         await asyncio.wait_for(context.begun.wait(), 60)
-        assert (await client.send(message())).status.code == d.OK  # the others are served, and the loop has turned
+        assert (
+            await client.send(message())
+        ).status.code == d.OK  # other clients are served, and the event loop has run
         assert context.taken == 1
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -358,7 +368,7 @@ async def test_who_floods_with_settings_and_reads_no_answer_is_not_read_either(t
 
 
 async def test_a_clients_clock_decides_nothing_but_what_it_says_of_itself(tmp_path: Path) -> None:
-    """Born in 1970 or in 2200: stored, delivered and expired by the broker's clock."""
+    """Messages that were born in 1970 or 2200 are stored, delivered and expired by the broker's clock."""
     async with v2_broker(tmp_path) as (node, client):
         now_ms = node.broker.now_ms()
         for born in (Timestamp(seconds=1), Timestamp(seconds=7_258_118_400)):

@@ -113,7 +113,7 @@ async def test_settings_with_too_many_topics_end_the_stream(tmp_path: Path, kind
 
 
 async def test_the_hashes_of_tags_are_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not for each queue and each time that a poll looks again."""
+    """The hashes are not computed again for each queue, nor each time that a long poll looks for messages."""
     computed: list[str] = []
 
     def counted(tag: str) -> int:

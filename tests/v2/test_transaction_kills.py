@@ -24,7 +24,7 @@ KEYS = {"grpc_server_port": 0, "transaction_time_out": 3_600_000}
 
 
 async def killed(committed: int, *arguments: object) -> Said:
-    """What a broker said that was killed after so many commits."""
+    """Runs a broker, kills it after so many commits, and returns what it has printed."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "tests.v2.committing_broker", *map(str, arguments)),
         cwd=ROOT,
@@ -47,7 +47,7 @@ async def killed(committed: int, *arguments: object) -> Said:
 
 
 async def check(node: BrokerNode, said: Said) -> None:
-    """Then everything that is open is committed."""
+    """Checks that the broker knows all transactions, and then commits those that are still open."""
     await until(node.consumption.transactions.ready.is_set, "all commits are known")
     state = node.consumption.state.transactions
     stored = bodies(node)
@@ -70,7 +70,7 @@ async def check(node: BrokerNode, said: Said) -> None:
 
 @pytest.mark.parametrize("committed", [1, 60])
 async def test_a_broker_that_is_killed_knows_its_transactions(tmp_path: Path, committed: int) -> None:
-    """Trap 9: late, of a broker that was started again."""
+    """Clients end their transactions late, after the broker has started again."""
     said = await killed(committed, tmp_path)
     async with running(tmp_path, **KEYS) as node:
         await check(node, said)

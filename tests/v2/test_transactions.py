@@ -55,7 +55,7 @@ async def end(
 
 
 def records(node: BrokerNode, topic: str) -> list[Record]:
-    """All of a topic, also those that no reader sees yet."""
+    """Returns all records of a topic, including those that readers cannot see yet."""
     store = node.store
     return [
         record.decode(store.log.record_at(at))
@@ -138,7 +138,7 @@ async def test_a_rollback_is_an_op_record_alone(tmp_path: Path) -> None:
 
 
 async def test_a_second_end_of_the_same_kind_is_ok_and_does_nothing(tmp_path: Path) -> None:
-    """Trap 9: twice."""
+    """Clients may end a transaction twice."""
     async with v2_broker(tmp_path, **QUIET) as (node, client):
         await prepare(client, "a", "b")
         for _ in range(2):
@@ -212,14 +212,14 @@ async def test_a_half_message_that_is_sent_again_is_stored_once(tmp_path: Path) 
         for _ in range(2):
             assert (await client.send(half("a"))).entries[0].offset == 0
         await node.v2_port.close(0)
-        node.broker.members_changed.notify()  # it opens again, and has forgotten what was stored lately
+        node.broker.members_changed.notify()  # the port opens again, without a memory of recent sends
         async with client_of(node) as again:
             assert (await again.send(half("a"))).entries[0].offset == 0
         assert len(records(node, HALF_TOPIC)) == 1
 
 
 async def test_a_half_message_is_the_same_one_if_what_its_user_has_set_is_the_same(tmp_path: Path) -> None:
-    """What clients set for each attempt may differ, and who sends it."""
+    """The sender and the fields that a client sets for each attempt may differ."""
     async with v2_broker(tmp_path, **QUIET) as (node, client), client_of(node, "client-2") as other:
         await client.send(half("a", tag="A", keys=["k"], born_timestamp=Timestamp(seconds=1)))
         later = half("a", tag="A", keys=["k"], born_timestamp=Timestamp(seconds=2), delivery_attempt=2, born_host="h")
@@ -229,7 +229,7 @@ async def test_a_half_message_is_the_same_one_if_what_its_user_has_set_is_the_sa
 
 @pytest.mark.parametrize("differs", ["body", "tag", "user_properties", "message_group"])
 async def test_another_message_under_the_id_of_an_open_transaction_is_refused(tmp_path: Path, differs: str) -> None:
-    """Else its sender would commit the message of the first one."""
+    """Otherwise the second message's sender would commit the first message."""
     async with v2_broker(tmp_path, **QUIET) as (node, client):
         await prepare(client, "a")
         another = half("a")
@@ -258,7 +258,9 @@ async def test_of_two_messages_that_begin_one_transaction_at_once_one_is_refused
 
 
 async def test_the_id_of_a_transaction_that_has_ended_begins_no_other_one(tmp_path: Path) -> None:
-    """Else a commit that comes again would commit that one.  The message itself, sent again, is answered as before."""
+    """Otherwise a repeated commit of the ended transaction would commit the new message.  A repeated send of the ended
+    transaction's own message gets the same answer as before.
+    """
     async with v2_broker(tmp_path, **QUIET) as (node, client):
         await prepare(client, "a")
         await end(client, "a")
@@ -325,7 +327,7 @@ async def test_a_deletion_that_the_disk_cut_off_ends_its_transactions_later(
 
 @asynccontextmanager
 async def listening(node: BrokerNode, client_id: str, *topics: str) -> AsyncIterator[list[Any]]:
-    """A producer with a stream; the list gets the commands that come."""
+    """Opens a producer with a stream, and yields the list of the commands that the producer gets."""
     commands: list[Any] = []
     async with client_of(node, client_id) as client:
         stream = client.calls.Telemetry(metadata=client.metadata)
@@ -348,7 +350,9 @@ async def listening(node: BrokerNode, client_id: str, *topics: str) -> AsyncIter
 
 
 async def test_the_client_that_sent_it_is_asked(tmp_path: Path) -> None:
-    """Trap 9: a check that goes elsewhere ends nothing. Declared by both; also by a client that declares nothing."""
+    """A check that goes to another client ends no transaction.  The sender is asked even if only another client has
+    declared the topic.
+    """
     async with (
         v2_broker(tmp_path, transaction_time_out=100, transaction_check_interval=100) as (node, client),
         listening(node, "other", "X") as others,
@@ -504,7 +508,9 @@ async def test_a_restart_knows_what_is_open_with_and_without_a_snapshot(tmp_path
 
 
 async def test_a_copy_of_rocketmqs_is_found_in_front_of_its_last_op_record(tmp_path: Path) -> None:
-    """Its op records follow their copies within seconds, many at once."""
+    """RocketMQ writes op records some seconds after the committed copies, one for many copies.  The search for a copy
+    must therefore begin before the last op record.
+    """
     async with v2_broker(tmp_path, **QUIET) as (node, client):
         await prepare(client, "a", "b")
         first, second = records(node, HALF_TOPIC)
@@ -540,7 +546,7 @@ async def test_a_crash_between_copy_and_op_record_makes_no_second_copy(tmp_path:
         node.store.truncate(ops[-1].commit_log_offset, None)
         node.consumption.writer.reload()
         assert opened(node) == ["b", "c"]
-        if puts_follow:  # into the same queues, before the op record is written again
+        if puts_follow:  # other messages go to the same queues before the op record is written again
             for queue_id in range(4):
                 plain = Record("X", b"plain", queue_id=queue_id)
                 node.store.append_one(plain, node.broker.now_ms(), node.broker.store_host)
@@ -658,10 +664,12 @@ async def test_an_end_waits_as_long_as_its_caller_and_no_longer(
 
 @pytest.mark.parametrize("resolution", [Resolution.COMMIT, Resolution.ROLLBACK])
 async def test_a_repeated_end_waits_for_the_slave_like_the_first_one(tmp_path: Path, resolution: Resolution) -> None:
-    """A slave that is there and has not taken the end has not taken it for the second caller either."""
+    """If the slave is connected and does not have the end of the transaction, the second call has to wait for it like
+    the first one.
+    """
     keys = {"broker_role": BrokerRole.SYNC_MASTER, "slave_wait_time_ms": 0, "slave_timeout": 3_600_000}
     async with v2_broker(tmp_path, **QUIET | keys) as (node, client):
-        await client.send(half("a"))  # no slave is there yet
+        await client.send(half("a"))  # no slave has connected yet
         acknowledgements, transactions = node.broker.acknowledgements, node.consumption.transactions
         slave = acknowledgements.on_join(1, "a slow slave", 0)
         acknowledgements.on_ack(slave, node.store.end_offset)
@@ -675,7 +683,9 @@ async def test_a_repeated_end_waits_for_the_slave_like_the_first_one(tmp_path: P
 
 
 async def test_a_half_message_that_moves_keeps_how_often_and_when_it_was_asked_for(tmp_path: Path) -> None:
-    """Else a transaction that nobody ends is asked for again and again, as often as its log file expires."""
+    """Otherwise the broker would count its checks of a transaction from zero again, whenever the log file of the half
+    message expires.
+    """
     async with v2_broker(tmp_path, **QUIET) as (node, client):
         await prepare(client, "a")
         transactions = node.consumption.transactions
@@ -750,5 +760,5 @@ async def test_a_clean_stop_says_where_rocketmq_goes_on(tmp_path: Path) -> None:
     async with running(tmp_path, **QUIET) as node:
         offsets = node.offsets
         assert offsets.get("CID_RMQ_SYS_TRANS", HALF_TOPIC, 0).offset == 2
-        # Op records from there on: all that are about later half messages.
+        # All op records from this offset on are about half messages that come later.
         assert offsets.get("CID_RMQ_SYS_TRANS", OP_TOPIC, 0).offset == 0
