@@ -1,4 +1,6 @@
-"""Batch reads: the records between the starting and ending offsets at the time when Spark plans the read."""
+"""Batch reads.  A batch has the records between the starting and ending offsets at the time when Spark plans the read,
+and none that arrive later.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class RocketSimReader(DataSourceReader):
-    """Reads a batch.  Commits no offsets of the group, because Spark may run a batch again, or only a part of it."""
+    """Reads a batch, and commits no offsets, because Spark may run a batch again, or only a part of it."""
 
     def __init__(self, schema: StructType, options: SourceOptions) -> None:
         self.schema = schema
@@ -52,19 +54,19 @@ class RocketSimReader(DataSourceReader):
         from rocketsim_source.reading.partition_reader import read_partition
 
         if not isinstance(partition, QueueRangesPartition):
-            return iter(())  # Spark passes another partition for a plan without partitions
+            return iter(())  # Spark passes a partition of its own if there are no partitions to read
         return read_partition(partition, self.schema, self.options)
 
 
 class FilteringReader(RocketSimReader):
-    """Reads a batch of the records that can pass the query's filters.
+    """Reads those records of a batch that can pass the query's filters.
 
-    The option `filterPushdown` selects this reader, because Spark refuses a reader that has `pushFilters` unless
-    `spark.sql.python.filterPushdown.enabled` is true.
+    The option `filterPushdown` selects this reader.  The reader is a class of its own, because Spark refuses every
+    reader with `pushFilters` unless `spark.sql.python.filterPushdown.enabled` is true.
     """
 
     def pushFilters(self, filters: list[Filter]) -> list[Filter]:
-        """Returns all filters, because Spark has to evaluate them again."""
+        """Notes the filters, and returns all of them, because Spark has to evaluate them again."""
         self.pushed = PushedFilters.of(filters)
         asked = self.pushed.expression(self.options.sub_expression)
         if asked != self.options.sub_expression:

@@ -1,5 +1,4 @@
-"""RecordWaits: lets an idle query wait for records at its brokers, so that it need not ask the brokers again and
-again."""
+"""RecordWaits: lets an idle query wait for records at its brokers, so that the query need not poll the brokers."""
 
 from collections.abc import Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -10,21 +9,21 @@ from rocketsim_client.model import MessageQueue, by_broker
 if TYPE_CHECKING:
     from rocketsim_client.cluster import Cluster
 
-# Each call takes a thread of this process, and one of maxLongPolls places at its broker.  A query that would need more
-# calls does not wait at brokers.
+# Each call takes a thread of this process, and one of the maxLongPolls places at its broker.  A query that would need
+# more than MOST_CALLS calls does not wait at brokers.
 MOST_CALLS = 16
-# Seconds that a call waits.  It lasts for many triggers of an idle query, but delays the end of a process that is not
-# stopped properly.
+# The time in seconds that a call waits.  A long time saves calls, because an idle query uses a call for many triggers.
+# A short time lets a process end sooner that is not stopped properly.
 CALL_S = 2.0
 
 Place = tuple[str, str]  # topic, broker name
 
 
 class RecordWaits:
-    """Makes one waiting call for each topic at each broker name.  The first answer ends the wait.
+    """Makes one waiting call for each topic at each broker name.  The wait ends with the first answer.
 
-    Calls that were not answered go on until their own time is over, and the next wait uses them.  So no broker name has
-    more than one call for a topic, and a message that comes between two waits is not missed.
+    Calls that were not answered go on until their own time is over, and the next wait uses them.  A broker name
+    therefore never has more than one call for a topic, and no message that comes between two waits is missed.
     """
 
     def __init__(self, cluster: "Cluster") -> None:
@@ -62,4 +61,4 @@ class RecordWaits:
         try:
             return self._cluster.wait_for_records(topic, broker_name, ends, CALL_S)
         except RocketSimError:
-            return False  # the query asks for the bounds next, and gets the error from that call
+            return False  # the query asks for the bounds next, and that call raises the error

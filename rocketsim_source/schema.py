@@ -1,4 +1,4 @@
-"""The columns that a query may have, and the columns that it selects.  Uses only Spark's types.
+"""The columns that a query can have, and the columns that it selects.  This module uses only Spark's types.
 
 A user's `.schema("body binary, queueOffset bigint")` selects columns, and only these are decoded from the records.
 """
@@ -54,7 +54,7 @@ KAFKA: dict[str, DataType] = {
     "headers": HEADERS,
 }
 # Columns that are null for some messages.  The schema declares all others NOT NULL, so that Spark generates no null
-# checks for them; these are a fifth of a row's cost in the JVM.
+# checks for them.  Null checks are a fifth of a row's cost in the JVM.
 NULLABLE = frozenset({"keys", "tags", "messageGroup", "key"})
 # Columns that also exist with a second type, which an option or `.schema()` selects.
 OTHER_FORMS: dict[str, tuple[DataType, ...]] = {
@@ -91,7 +91,7 @@ def profile(options: SourceOptions) -> dict[str, DataType]:
 def all_columns(options: SourceOptions) -> dict[str, DataType]:
     """Returns every column of the profile, also those that an include option adds.
 
-    A column that a user names needs no such option.
+    A user who names a column need not set its include option.
     """
     columns = dict(KAFKA if options.schema_profile == "kafka" else ROCKETMQ)
     if options.body_format == "string":
@@ -111,8 +111,8 @@ def known_name(name: str, columns: Mapping[str, DataType]) -> str:
 def check_schema(schema: StructType, options: SourceOptions) -> None:
     """Checks a user's schema, which must name known columns with their types.
 
-    The schema may declare a column NOT NULL only if every message has a value, because Spark would otherwise read a
-    null as some value.
+    The schema may declare a column NOT NULL only if every message has a value for the column, because Spark would
+    otherwise read a null as some value.
     """
     columns = all_columns(options)
     if not schema.fields:

@@ -1,8 +1,8 @@
 """SourceCluster: the interface by which the source asks brokers, and its implementation with rocketsim_client.
 
-A call asks about queues of many brokers.  If a broker name does not answer, the answer lists its queues as unreachable,
-and has results for the other queues. (`rocketsim_client.Cluster` asks one broker name, and raises an error.) No
-connection is opened before the first call.
+A call of SourceCluster can ask about queues of many brokers.  If a broker name does not answer, the answer lists its
+queues as unreachable, and has results for the other queues.  (`rocketsim_client.Cluster` asks one broker name, and
+raises an error.)  No connection is opened before the first call.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -39,18 +39,19 @@ class QueueStates:
 
     bounds: dict[MessageQueue, QueueBounds] = field(default_factory=dict)
     gone: set[MessageQueue] = field(default_factory=set)  # the master answered that it has no such topic or queue
-    unreachable: dict[MessageQueue, Exception] = field(default_factory=dict)  # no broker that could know has answered
+    # Queues for which no broker has answered, or only a slave that lacks them.
+    unreachable: dict[MessageQueue, Exception] = field(default_factory=dict)
     # The final ends of queues in `gone` that the topic once had, and that take no messages any more.  Older brokers do
-    # not report them.
+    # not report final ends.
     closed: Offsets = field(default_factory=dict)
 
     @property
     def unreachable_names(self) -> dict[str, Exception]:
-        """One error for each broker name that has an unreachable queue."""
+        """Each broker name that has an unreachable queue, with the error of one of its queues."""
         return {queue.broker_name: error for queue, error in sorted(self.unreachable.items(), reverse=True)}
 
     def set_unreachable(self, unreachable: Mapping[MessageQueue, Exception]) -> None:
-        """Moves these queues to `unreachable`, because a further call about them was not answered."""
+        """Moves the given queues to `unreachable`, because a further call about them was not answered."""
         for queue, error in unreachable.items():
             self.bounds.pop(queue, None)
             self.unreachable[queue] = error
@@ -72,13 +73,14 @@ class SourceCluster(Protocol):
     def topics(self) -> list[str]: ...
 
     def queues(self, topic: str, *, fresh: bool = False) -> list[MessageQueue] | None:
-        """Returns the readable queues of the registered brokers, or None if no name server knows such a queue.  None
-        does not mean that the topic does not exist."""
+        """Returns the readable queues of the registered brokers, or None if no name server knows a readable queue of
+        the topic.  After None, the topic may still exist, at brokers that are not registered now.
+        """
 
     def bounds(self, queues: Iterable[MessageQueue], read_in: ReadIn | None = None, group: str = "") -> QueueStates:
-        """Returns the bounds of queues.  `read_in` has the leader epochs in which queues were read, and the answer
-        says at which offsets these ended.  The answer also counts the pulls of `group`
-        (`QueueBounds.ranges_pulled`)."""
+        """Returns the bounds of the queues.  For each leader epoch in `read_in`, the answer says at which offset the
+        epoch ended.  The answer also counts the pulls of `group` (`QueueBounds.ranges_pulled`).
+        """
 
     def wait_for_records(self, ends: Offsets, hold_s: float) -> bool:
         """Waits until a queue may have a record beyond its end.  Returns False after `hold_s` seconds without such a
@@ -89,11 +91,15 @@ class SourceCluster(Protocol):
         end if all its records are older."""
 
     def committed(self, group: str, queues: Collection[MessageQueue]) -> OffsetAnswers:
-        """Returns the group's committed offsets.  A queue that is in neither part of the answer has none.  If only a
-        slave answers, and has no offset, the queue counts as unreachable, because the master may have an offset."""
+        """Returns the group's committed offsets.  If a queue is in neither part of the answer, the group has no offset
+        for it.  If only a slave answers, and has no offset, the queue counts as unreachable, because the master may
+        have an offset.
+        """
 
     def commit(self, group: str, offsets: Offsets, target: str, timeout_s: float) -> CommitResult:
-        """Commits the group's offsets.  The result's `failures` has the refusals by broker name."""
+        """Commits the group's offsets.  The result's `failures` has the errors of the brokers that refused, by broker
+        name.
+        """
 
     def pull(
         self,
@@ -109,7 +115,7 @@ class SourceCluster(Protocol):
         """Pulls ranges of one broker name from the given broker id, as frames.  Closing the iterator ends the call."""
 
     def members(self, queue: MessageQueue) -> dict[int, bool]:
-        """Maps each broker id of the queue's broker name to False if that broker failed a moment ago, else to True."""
+        """Maps each broker id of the queue's broker name to True, or to False if that broker failed a moment ago."""
 
     def suspect(self, queue: MessageQueue, broker_id: int) -> None:
         """Notes that a broker stopped answering in the middle of a call, so that other brokers are asked first for a
@@ -156,7 +162,7 @@ class ClientCluster:
         states = QueueStates()
         away: dict[str, RocketSimError] = {}
         for topic, broker_name, members in by_broker(queues):
-            if broker_name in away:  # every further call might take until its timeout
+            if broker_name in away:  # every further call to this name might take until its timeout
                 states.unreachable |= dict.fromkeys(members, away[broker_name])
                 continue
             try:
@@ -214,8 +220,9 @@ class ClientCluster:
     def _collect(
         found: OffsetAnswers, queues: Collection[MessageQueue], ask: Callable[[], Mapping[MessageQueue, int]]
     ) -> None:
-        """Adds the answer for these queues.  A queue that its broker does not have counts as unreachable in it, and
-        the queue's bounds decide later if it is gone."""
+        """Adds what `ask` returns for the queues to `found`.  If a broker says that it does not have a queue, the queue
+        counts as unreachable in `found`, and `bounds` decides later if the queue is gone.
+        """
         from rocketsim_client.errors import InvalidParameter, RocketSimError, TopicNotExist
         from rocketsim_client.retry import is_worth_asking_again
 

@@ -1,4 +1,4 @@
-"""StreamQuery: one stream query in the driver's process.  Finds where the query starts and how far each batch goes,
+"""StreamQuery: one stream query in the driver's process.  It finds where the query starts and how far each batch goes,
 commits offsets and reports progress.
 
 `stream_reader.py` is the interface for Spark, `planning` makes the decisions, and `commits` has the committing thread.
@@ -43,7 +43,7 @@ POLL_MAX_S = 0.05
 class StreamQuery:
     """The state of one query.
 
-    The reader makes it with the first call that needs brokers, and keeps it while the query runs.
+    The reader makes the StreamQuery with the first call that needs brokers, and keeps it while the query runs.
     """
 
     def __init__(self, options: SourceOptions, cluster: SourceCluster) -> None:
@@ -68,11 +68,12 @@ class StreamQuery:
     def initial_offset(self) -> StreamOffset:
         """Returns the offset at which the query starts.
 
-        Every call in one run returns the same offset, because Spark asks twice.
+        Spark asks twice, so every call in one run returns the same offset.
         """
         if self._initial is None:
             queues = self._watch.discover(must_exist=True)
-            # Names that do not exist are refused here, and not later, because later a broker may just be down.
+            # Queues that do not exist are refused only here, because later a queue may be missing while its broker is
+            # down.
             ends = wanted_ends(self.options, queues)
             starts = self._resolve(wanted_starts(self.options, queues, streaming=True), ends)
             self._initial = StreamOffset(starts, read_in=read_in(StreamOffset({}), starts, self._states.bounds))
@@ -104,7 +105,9 @@ class StreamQuery:
     # --- how far to go ------------------------------------------------------------------------------------------------
 
     def latest_offset(self, start: StreamOffset, *, unlimited: bool) -> StreamOffset:
-        """Returns the end of the next batch.  Waits up to idlePollMs for records, and returns `start` if none come."""
+        """Returns the end of the next batch.  Waits up to idlePollMs for records, and returns `start` if no record
+        comes.
+        """
         first, self._asked_before = not self._asked_before, True
         is_initial = self._initial is not None and start.offsets == self._initial.offsets and start.batch_start is None
         keeps_start = first and is_initial and not start.anchor and self.options.initial_offset_anchor
@@ -136,7 +139,7 @@ class StreamQuery:
                 self._idle_at = None if self._has_backlog(start) else start.offsets
                 return start
             self._idle_at = None
-            # Without this pause a query would ask ninety times a second while a broker cannot wait for records, or
+            # Without this pause the query would plan ninety times a second while a broker cannot wait for records, or
             # while the records that have come are too few for a batch.
             if before or not news:
                 time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
@@ -145,7 +148,7 @@ class StreamQuery:
     def _wait_for_records(self, hold_s: float) -> bool:
         """Waits until a queue may have more records.
 
-        Returns False if none came.  Returns False at once while a broker is away.
+        Returns False if no record came.  Returns False without waiting while a broker is unreachable.
         """
         if self._states.unreachable:
             return False
@@ -153,10 +156,10 @@ class StreamQuery:
         return self._cluster.wait_for_records(ends, hold_s)
 
     def _knows_of_nothing_new(self, start: StreamOffset) -> bool:
-        """Returns True if a plan found no record beyond `start` a moment ago, and no broker has had one since.
+        """Returns True if the last plan found no record beyond `start`, and no broker has reported a record since.
 
-        A trigger of an idle query then only waits.  Once a second the query plans anyway, and so notices losses and new
-        queues.
+        The query then only waits for records instead of planning.  It plans at least once a second, so that losses and
+        new queues are noticed.
         """
         return self._idle_at == start.offsets and time.monotonic() < self._plan_due
 
@@ -188,7 +191,7 @@ class StreamQuery:
     def _queue_states(self, start: StreamOffset, queues: set[MessageQueue]) -> QueueStates:
         """Returns the bounds of all queues.
 
-        If a queue seems truncated, its broker is asked again until that is certain.
+        If a queue seems truncated, its broker is asked again until this is certain.
         """
         asked = sorted({queue for queue in start.offsets if self.options.reads(queue)} | queues)
         begun = time.monotonic()
@@ -210,7 +213,9 @@ class StreamQuery:
         return states
 
     def _added(self, new: set[MessageQueue], states: QueueStates) -> Offsets:
-        """Returns where new queues start.  A queue whose start is not known yet is left to the next trigger."""
+        """Returns the offsets at which new queues start.  A queue whose start is not known yet is left to the next
+        trigger.
+        """
         if not new:
             return {}
         wanted = RequestedPositions(dict.fromkeys(sorted(new), self.options.new_queue_offsets))
@@ -221,10 +226,10 @@ class StreamQuery:
         return start_offsets(RequestedPositions(said), KnownOffsets(states.bounds, committed.offsets), self.options)
 
     def _learn_ends(self, asked: Sequence[MessageQueue], states: QueueStates) -> None:
-        """Looks up the ends of queues that the options name by timestamp.
+        """Looks up the ends of the queues for which the options name a timestamp.
 
-        An end by timestamp is known when the queue has a record after that time, and it does not change then.  While no
-        broker answers, the queue waits.
+        The end of such a queue is known once the queue has a record after that time, and it does not change then.  If
+        no broker answers for a queue, the batch reads nothing of the queue.
         """
         wanted = wanted_ends(self.options, asked, strangers=False)
         open_ends = {
@@ -240,7 +245,7 @@ class StreamQuery:
 
     def partitions(self, start: StreamOffset, end: StreamOffset) -> list[InputPartition]:
         """Plans a batch from its two offsets alone, so that a replayed batch reads the same records in the same
-        partitions.  Brokers are asked only about a data loss that the options allow.
+        partitions. Brokers are asked only about a data loss that the options allow.
         """
         if end.anchor:
             return []
@@ -268,10 +273,10 @@ class StreamQuery:
         return min(until, found.min_offset if found else until)
 
     def _refuse_unknown_starts(self, queues: set[MessageQueue]) -> None:
-        """Raises an error if a batch without starts is run again while a queue has no answer.
+        """Raises an error if the first batch is run again, its starts are not known, and a queue has no answer.
 
-        A batch without starts is the query's first one, and the brokers must be asked where it starts.  A queue for
-        which no broker answers must not count as a new one, because nothing is read from new queues.
+        The starts of the first batch are not in the checkpoint here, so the brokers are asked for them.  A queue for
+        which no broker answers must not count as a new queue, because the first batch reads nothing from new queues.
         """
         states = self._watch.states(sorted(queues))
         for queue in sorted(queues):
@@ -291,7 +296,8 @@ class StreamQuery:
     def _processed(self, offset: StreamOffset, when: str) -> None:
         if self._committer is None:
             return
-        # Before an anchor no record was read, so a group that already has an offset keeps it.
+        # At an anchor, the offset of an empty first batch, no record was read yet, so a committed offset of the group
+        # stays.
         if self.options.commit_offsets in ("auto", when) and not offset.anchor:
             self._committer.processed(offset.offsets)
         self._committer.check()

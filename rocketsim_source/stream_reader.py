@@ -1,8 +1,9 @@
 """The interface that Spark calls for a stream, with method names in camel case.  Spark calls `read` in the executors,
 and the methods about offsets in one process on the driver.
 
-The reader is made in two processes, and pickled from the second one.  So the reader's constructor does nothing.  The
-channels and the committing thread are made by the first call that needs them (`stream_query.py`).
+Spark makes the reader in two processes, and pickles the reader of the second process.  The reader's constructor
+therefore opens nothing.  The channels and the committing thread are made by the first call that needs them
+(`stream_query.py`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -48,7 +49,7 @@ class RocketSimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return ReadMaxRows(self.options.max_offsets_per_trigger or NO_LIMIT)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        # The target is looked up later, by latestOffset, when Spark has replayed a batch that was not finished.
+        # The end of the run is looked up later, by latestOffset, when Spark has replayed a batch that was not finished.
         self.query.available_now = True
 
     def initialOffset(self) -> dict[str, Any]:

@@ -1,5 +1,6 @@
-"""The thread that commits the group's offsets.  Only the newest offsets are committed, so that a slow or dead broker
-never delays a batch."""
+"""Commits the group's offsets in a thread.  Only the newest offsets are committed, so that a slow or dead broker never
+delays a batch.
+"""
 
 import logging
 import threading
@@ -21,7 +22,7 @@ def now_ms() -> int:
 
 
 class Committer:
-    """Commits in a thread, which starts with the first offset.
+    """Commits offsets in a thread, which starts when the first offset has to be committed.
 
     The committer's locks are reentrant, because a signal handler may run in the very thread that holds them.
     """
@@ -51,9 +52,9 @@ class Committer:
         self._notify()
 
     def processed(self, offsets: Offsets) -> None:
-        """Notes that everything before `offsets` is processed.
+        """Notes that all records before `offsets` are processed.
 
-        Raises an error if the options say that a failure ends the query.
+        Raises an error if a commit failed and the options say that this ends the query.
         """
         with self._changed:
             news = self._ledger.want(offsets)
@@ -62,7 +63,7 @@ class Committer:
         self.check()
 
     def forget(self, queues: set[MessageQueue]) -> None:
-        """Drops all information about these queues, which do not exist any more."""
+        """Drops all information about the given queues, which do not exist any more."""
         with self._changed:
             self._ledger.forget(queues)
 
@@ -74,7 +75,7 @@ class Committer:
     def flush(self, timeout_s: float) -> bool:
         """Commits the wanted offsets now, without the minimum interval, and waits for a commit that has begun.
 
-        Returns False if the commit took longer than the timeout.
+        Returns False if the commits took longer than the timeout.
         """
         deadline = time.monotonic() + timeout_s
         if self._rounds_of == threading.get_ident():
@@ -92,7 +93,7 @@ class Committer:
         round.
 
         The interrupted thread does not continue, and may hold locks of the client that it will never release.  The
-        thread that watches the timeout must not wait for such locks.
+        thread that watches the timeout must not wait for these locks.
         """
         outcome: list[Exception | None] = []
 
@@ -186,9 +187,9 @@ class Committer:
             )
 
     def _attempt(self) -> Exception | None:
-        """Makes one attempt, and returns its error, if any, so that the policy can decide what it means.
+        """Makes one attempt to commit, and returns its error, if any, so that the policy can decide what it means.
 
-        An error that was raised instead would end the thread, and with it all commits of this query, without a message.
+        If the error were raised, it would end the thread, and with it all commits of this query, without a message.
         """
         try:
             return self._commit()

@@ -1,8 +1,8 @@
 """CommitLedger: decides which offsets to commit to the group, and when.  Pure: the clock is an argument.
 
-The Spark checkpoint says which records were processed, and the group's committed offsets only follow it.  Because of
-them lag tools show the query, and a query with a new checkpoint can start from them.  Therefore a failed commit is
-reported, and ends the query only if the options say so.
+The Spark checkpoint says which records were processed, and the group's committed offsets only follow it.  Committed
+offsets let lag tools show the query, and a query with a new checkpoint can start from them.  A failed commit loses no
+records, so it is reported, and ends the query only if the options say so.
 """
 
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ RETRY_MS = 1000  # the pause after a failure, and after a commit that a slave to
 
 
 class Conflict(NamedTuple):
-    """Another consumer has committed further than this query."""
+    """Says that another consumer has committed further than this query."""
 
     queue: MessageQueue
     ours: int
@@ -30,7 +30,7 @@ class GroupConflict(RuntimeError):
 class CommitLedger:
     """The offsets that a group should have, and those that its brokers are known to have.
 
-    Each is the offset of the next record to read.  This query never commits a smaller offset than a broker has.
+    An offset is always that of the next record to read.  This query never commits a smaller offset than a broker has.
     """
 
     reconcile_interval_ms: int
@@ -38,7 +38,7 @@ class CommitLedger:
     wanted: Offsets = field(default_factory=dict)
     starts: Offsets = field(
         default_factory=dict
-    )  # the start of a new query, which is committed for the queues in `vacant`
+    )  # the start offsets of a new query, which are committed for the queues in `vacant`
     # The queues of `starts` for which the group has no committed offset.
     vacant: set[MessageQueue] = field(default_factory=set)
     broker_offsets: Offsets = field(default_factory=dict)  # the group's committed offsets, as the brokers last said
@@ -57,15 +57,16 @@ class CommitLedger:
         return bool(news)
 
     def want_start(self, offsets: Offsets) -> None:
-        """Notes that a new query starts at these offsets.
+        """Notes that a new query starts at `offsets`.
 
-        If the group has no offset, they are committed, so that the brokers know the group.
+        The start offsets of queues for which the group has no committed offset are committed, so that the brokers know
+        the group.
         """
         self.starts.update(offsets)
         self.dirty = True
 
     def forget(self, queues: set[MessageQueue]) -> None:
-        """Drops all information about these queues, which do not exist any more."""
+        """Drops all information about the given queues, which do not exist any more."""
         for table in (self.wanted, self.starts, self.broker_offsets, self.ours):
             for queue in queues & set(table):
                 del table[queue]
@@ -90,7 +91,8 @@ class CommitLedger:
     def conflicts(self, fresh: Offsets) -> list[Conflict]:
         """Returns the queues whose offset at the broker is ahead of this query's.
 
-        If the broker's offset is behind this query's, it was reset, and the next commit moves it forward again.
+        If the broker's offset is behind this query's, somebody has reset it, and the next commit moves it forward
+        again.
         """
         return [
             Conflict(queue, self.ours[queue], offset)
@@ -99,7 +101,9 @@ class CommitLedger:
         ]
 
     def saw(self, fresh: Offsets, asked: list[MessageQueue]) -> None:
-        """Notes what the brokers answered for the queues in `asked`.  A queue that is not in `fresh` has no offset."""
+        """Notes what the brokers answered for the queues in `asked`.  The group has no offset for a queue of `asked`
+        that is not in `fresh`.
+        """
         for queue in asked:
             if queue in fresh:
                 self.broker_offsets[queue] = fresh[queue]
@@ -107,9 +111,9 @@ class CommitLedger:
                 self.broker_offsets.pop(queue, None)
 
     def saw_starts(self, fresh: Offsets, asked: list[MessageQueue]) -> None:
-        """Notes answers, like `saw`, for queues in `starts`.
+        """Notes, like `saw`, what the brokers answered for queues in `starts`.
 
-        A queue for which the group already has an offset keeps it.
+        If the group already has an offset for a queue, the start offset of this queue is not committed.
         """
         for queue in asked:
             if queue in fresh:

@@ -1,5 +1,6 @@
-"""Flushes commits when Spark ends its stream runner.  `query.stop()` sends SIGTERM to that process (twice) and never
-calls the reader's stop()."""
+"""Flushes commits when Spark ends its stream runner.  `query.stop()` sends SIGTERM twice to the process of the stream
+runner, and never calls the reader's stop().
+"""
 
 import os
 import signal
@@ -20,7 +21,7 @@ def is_stream_runner() -> bool:
 def flush_on_sigterm(flush: Callable[[], None]) -> None:
     """Installs a handler that calls `flush` on SIGTERM, and then ends the process in the usual way.
 
-    Does nothing outside Spark's stream runner, because the signals of other processes are not ours to handle.
+    Does nothing outside Spark's stream runner, because other programs handle their signals themselves.
     """
     if not is_stream_runner() or threading.current_thread() is not threading.main_thread():
         return

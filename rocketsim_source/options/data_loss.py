@@ -1,11 +1,12 @@
-"""Decides what to do about missing records.  Pure.
+"""Decides what to do about missing records.  Pure.  There are four kinds of data loss:
 
-trimmed       the queue's smallest offset is above the next offset to read: retention or a deleted file took records
-truncated     the queue ends before the offset that was already read: a broker restarted empty, or lost the end of its
-              log
-deleted       the queue's master answers that it has no such topic, or fewer queues; a broker that does not answer, or
-              a name server that does not know the topic, does not count as a loss
-unsubscribed  the checkpoint has a topic or queue that the options no longer name
+trimmed       The queue's smallest offset is above the next offset to read, because retention or a deleted file took
+              records.
+truncated     The queue ends before the offset up to which it was read, because a broker restarted empty, or lost the
+              end of its log.
+deleted       The queue's master answers that it has no such topic, or fewer queues.  A broker that does not answer, or
+              a name server that does not know the topic, does not count as a loss.
+unsubscribed  The checkpoint has a topic or queue that the options no longer name.
 """
 
 from collections.abc import Mapping
@@ -33,7 +34,7 @@ ADVICE = {TRIMMED: NEAREST, TRUNCATED: NEAREST, DELETED: LEAVE, UNSUBSCRIBED: LE
 
 
 class DataLossError(RuntimeError):
-    """Records that a query had to read are missing, and the options say that this is an error."""
+    """Raised if records that a query had to read are missing, and the options do not allow this."""
 
     def __init__(self, kind: str, queue: MessageQueue, what: str) -> None:
         super().__init__(f"{queue} {what}. To continue without these records, {ADVICE[kind].format(kind=kind)}")

@@ -1,7 +1,7 @@
 """Parses the texts of options, and refuses names that are not options.  Pure.
 
-Spark hands options over as strings under case-insensitive names.  Every refusal names the option, the text and what is
-accepted.
+Spark hands options over as strings under case-insensitive names.  Every refusal names the option, the given text and
+what is accepted.
 """
 
 import difflib
@@ -30,9 +30,9 @@ Options = TypeVar("Options")
 
 
 class OptionError(ValueError):
-    """The options are unknown, malformed, contradictory or not supported yet.
+    """Raised if the options are unknown, malformed, contradictory or not supported yet.
 
-    Only the user can correct them, so a retry does not help.
+    Only the user can correct the options, so a retry does not help.
     """
 
 
@@ -43,7 +43,8 @@ class Option:
     name: str
     parse: Parse
     aliases: tuple[str, ...] = ()
-    # The only texts that are supported; others are refused as "not supported yet".  None: all are supported.
+    # The only texts that are supported.  Others are refused as "not supported yet".  With None, all texts are
+    # supported.
     only: tuple[str, ...] | None = None
     is_secret: bool = False  # no error and no repr shows the value
 
@@ -54,12 +55,14 @@ def option(name: str, parse: Parse, default: Any = None, *aliases: str) -> Any:
 
 
 def secret(name: str) -> Any:
-    """Declares an option, like `option`, whose text no error and no repr may show."""
+    """Declares an option whose text no error and no repr may show."""
     return field(default=None, metadata={"option": Option(name, text, is_secret=True)}, repr=False)
 
 
 def unsupported(name: str, *only: str) -> Any:
-    """Declares an option that is not implemented.  Only values that ask for the present behaviour are accepted."""
+    """Declares an option of RocketMQ or Kafka that is not implemented.  A value is accepted only if it asks for what
+    happens without the option.
+    """
     return field(default=None, metadata={"option": Option(name, text, (), tuple(value.lower() for value in only))})
 
 
@@ -153,7 +156,7 @@ def refuse_unknown(given: Mapping[str, str], known: list[str]) -> None:
 
 
 def nearest(name: str, known: list[str]) -> str:
-    """Returns the end of an error, `; did you mean …?`, or an empty text if no known name is similar."""
+    """Returns the end of an error, such as `; did you mean topic?`, or an empty text if no known name is similar."""
     near = closest(name, known)
     return f"; did you mean {near}?" if near else ""
 
@@ -161,7 +164,7 @@ def nearest(name: str, known: list[str]) -> str:
 def closest(name: str, known: list[str]) -> str:
     """Returns the known name that `name` seems to be a misspelling of, or an empty text.
 
-    A less similar name counts only if it begins in the same way.
+    A less similar name counts only if it begins with the same letter.
     """
     near = difflib.get_close_matches(name, known, n=1, cutoff=NEAR)
     return next(iter(near or [one for one in difflib.get_close_matches(name, known) if one[0] == name[0]]), "")
@@ -250,7 +253,7 @@ def topic_to_write(value: str) -> str:
 
 
 def checked(value: str, check: Callable[[str], None]) -> str:
-    """Applies a check of the client library when the option is read, and not only in the first task."""
+    """Applies a check of the client library at once, so that a bad option does not fail only in the first task."""
     try:
         check(value)
     except (InvalidParameter, MessageIllegal) as error:
@@ -307,7 +310,7 @@ def address_map(value: str) -> str:
 def static_brokers(value: str) -> dict[str, dict[int, str]]:
     """Parses `broker-a=0@host:port,1@host:port;broker-b=…` to broker name -> broker id -> address.
 
-    With these addresses no name server is needed.
+    A query that has the brokers' addresses needs no name server.
     """
     found: dict[str, dict[int, str]] = {}
     for piece in filter(None, (piece.strip() for piece in value.split(";"))):

@@ -1,10 +1,10 @@
-"""Parses the options that say where to start and to end.  Each is a word, number or timestamp for all queues, or JSON
-that gives one by topic, broker name and queue id.  Pure.
+"""Parses the options that say where to start and to end.  Such an option is a word, number or timestamp for all queues,
+or JSON that has words, numbers or timestamps by topic, broker name and queue id.  Pure.
 
     "earliest"    "committed,latest"    {"T":"earliest"}    {"T":{"broker-a":-1}}    {"T":{"b":{"0":23,"*":"latest"}}}
 
-A position is a list of candidates, and the first candidate that exists is used. -2 is earliest and -1 latest, as in
-Kafka.
+A position is a list of candidates, and the first candidate that exists is used.  As in Kafka, -2 means earliest and -1
+means latest.
 """
 
 import json
@@ -24,7 +24,7 @@ ANY = "*"
 
 Position = tuple[str | int, ...]
 Value = TypeVar("Value")
-Key = tuple[str, str, str]  # topic, broker name, queue id; ANY stands for one that the user did not name
+Key = tuple[str, str, str]  # topic, broker name, queue id; ANY stands for a name that the user did not give
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class PerQueue(Generic[Value]):
     def refuse_strangers(self, queues: Iterable[MessageQueue], option: str) -> None:
         """Raises OptionError for an entry that matches none of `queues`.
 
-        With a misspelt topic the query would start at another offset without an error.
+        Without this check, a query with a misspelt topic would start at another offset without an error.
         """
         known = {
             key
@@ -157,8 +157,9 @@ def iso(ms: int) -> str:
 
 
 def refuse_ambiguous(ms: int) -> None:
-    """Refuses a number that looks like a date (20260131), a date and time, or seconds.  Such a
-    number, taken as milliseconds, would be a moment in 1970 or in a later century, and nobody would notice."""
+    """Refuses a number that looks like a date (20260131), a date and time, or seconds.  If it were taken as
+    milliseconds, it would mean a moment in 1970 or in a later century, and nobody would notice.
+    """
     digits = str(ms)
     meant = None
     if form := {8: "%Y%m%d", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S"}.get(len(digits)):
@@ -172,8 +173,8 @@ def refuse_ambiguous(ms: int) -> None:
         meant = datetime.fromtimestamp(ms, UTC)
     if meant is not None:
         raise OptionError(
-            f"has {digits}: is that {meant:%Y-%m-%dT%H:%M:%SZ} or {digits} ms after 1970, {iso(ms)}? Write one of "
-            "these two, or milliseconds since 1970"
+            f"has {digits}: is that {meant:%Y-%m-%dT%H:%M:%SZ} or {digits} ms after 1970, {iso(ms)}? Write the "
+            "time that you mean as ISO text"
         )
 
 
@@ -196,7 +197,7 @@ def one_timestamp(value: str) -> PerQueue[int]:
 
 
 def assignment(value: str) -> frozenset[MessageQueue]:
-    """Parses `{"T":{"broker-a":[0,1]}}`."""
+    """Parses `{"T":{"broker-a":[0,1]}}` to a set of queues."""
     found = set()
     topics = strict_json(value)
     shape = OptionError('must be {"topic":{"broker-a":[0,1]}}: a queue has a broker name and an id')

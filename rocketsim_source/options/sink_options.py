@@ -31,7 +31,7 @@ from rocketsim_source.options.source_options import FROM_SPARK, SourceOptions, o
 
 ROUTE_S = 1.0  # a task asks for routes again after this time
 ID_VERSION = 1  # the newest scheme of `row_ids.py`
-# Spark's stream passes these options of its own on to the sink.
+# Options of a stream that Spark also passes to the sink.
 FROM_SPARK_STREAMS = (
     "checkpointLocation",
     "queryName",
@@ -43,7 +43,7 @@ FROM_SPARK_STREAMS = (
 
 def sink_mode(value: str) -> str:
     if value.strip().lower() == "transactional":
-        raise OptionError("is not supported yet; idempotent gives each row once after dropDuplicates('msgId')")
+        raise OptionError("is not supported yet; with sinkMode=idempotent, dropDuplicates('msgId') keeps each row once")
     mode: str = choice("atLeastOnce", "idempotent")(value)
     return mode
 
@@ -61,7 +61,7 @@ class SinkOptions:
     sink_name: str | None = option("sinkName", text)
     id_version: int | None = option("idVersion", integer(0, ID_VERSION))
     partitioner: str = option("partitioner", choice("roundRobin", "key"), "roundRobin")
-    # Rows that are sent as one batch; None: the rows of one batch of Spark's.
+    # The number of rows that are sent as one batch, or None for the rows of one Arrow batch.
     send_batch_size: int | None = option("sendBatchSize", integer(1, 1 << 30))
     send_timeout_ms: int = option("sendTimeoutMs", milliseconds(1), 3000, "sendMsgTimeout")
     retries: int = option("retryTimesWhenSendFailed", integer(0, 1000), 5)
@@ -70,7 +70,7 @@ class SinkOptions:
     compress_over: int = option("compressMsgBodyOverHowmuch", size_bytes(), 4096)
     compress_type: str = option("compressType", choice("ZLIB", "LZ4", "ZSTD"), "ZLIB")
     max_message_size: int = option("maxMessageSize", size_bytes(), 4 << 20)
-    # Says if properties (headers) that a message cannot have fail the write or are left out.
+    # What happens to properties (headers) that a message cannot have: they fail the write, or they are left out.
     invalid_properties: str = option("invalidProperties", choice("fail", "skip"), "fail")
     unsynced_send_policy: str = option("unsyncedSendPolicy", choice("warn", "fail"), "warn")
     strict: bool = option("strictOptions", boolean, True)
@@ -134,7 +134,8 @@ class SinkOptions:
                 "sinkMode=idempotent needs to know what makes a row the same row when it is written again: "
                 "idColumns=a,b (columns that tell it from all others), or, for a stream that is written as it is read "
                 "(no shuffle, nothing random), sinkName=… (a name that no other write has; ids are then made of query, "
-                "batch, partition and place). To finish a batch that a version without these two began: idVersion=0"
+                "batch, partition and place). idVersion=0 finishes a batch that an older version began, which had "
+                "neither option"
             )
 
 

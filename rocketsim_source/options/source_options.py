@@ -1,7 +1,7 @@
 """Parses the source's options from Spark's strings into one frozen value, and checks that they fit together.  Pure.
 
-An option has the name that Kafka's Spark source gives it if both mean the same, and RocketMQ's name if only RocketMQ
-has it. docs/spark.md explains each.
+An option that Kafka's Spark source also has is named as there, and an option that only RocketMQ has is named as in
+RocketMQ.  docs/spark.md explains each option.
 """
 
 # ruff: noqa: RUF009 -- `option` and `unsupported` make dataclass fields
@@ -54,15 +54,14 @@ from rocketsim_source.options.positions import (
     timestamps,
 )
 
-READER_GROUP = (
-    "rocketsim-spark-source"  # the group of pulls of queries without the option group; nothing is committed for it
-)
-# Spark adds these options to those of a table by itself.
+# The group that pulls name if the query has no option group.  Nothing is committed for it.
+READER_GROUP = "rocketsim-spark-source"
+# Options that Spark itself adds to those of a table.
 FROM_SPARK = ("path", "paths", "serialization.format")
 
 
 def commit_failure_policy(value: str) -> int:
-    """Parses after how many failures in a row the query ends. -1 means that failures do not end it."""
+    """Parses the number of failed commits in a row after which the query ends, or -1 if failures do not end it."""
     word = value.strip().lower()
     match = re.fullmatch(r"failafter:([1-9][0-9]{0,8})", word)
     if match:
@@ -78,7 +77,7 @@ def topics_to_read(value: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class SourceOptions:
-    """The options of one query: what it reads, and how."""
+    """The options of one query, which say what it reads, and how."""
 
     name_server: tuple[str, ...] = option("nameServer", addresses, (), "namesrvAddr")
     brokers: dict[str, dict[int, str]] | None = option("brokers", static_brokers)
@@ -133,12 +132,12 @@ class SourceOptions:
     )
     prefetch_pulls: int = option("prefetchPulls", integer(0, 64), 1)
     check_crcs: bool = option("checkCrcs", boolean, False)
-    # Says if records that no broker has in readable form fail the query or are left out.
+    # What happens if no broker has a record in readable form: the query fails, or the record is left out.
     corrupt: str = option("corrupt", choice("fail", "skip"), "fail")
     metadata_refresh_ms: int = option("metadataRefreshMs", milliseconds(), 1000)
     idle_poll_ms: int = option("idlePollMs", milliseconds(), 200)
     queue_discovery_interval_ms: int = option("queueDiscoveryIntervalMs", milliseconds(), 30_000)
-    # A query fails when no broker has answered for this time.
+    # The query fails when no broker has answered for this time.
     broker_down_timeout_ms: int = option("brokerDownTimeoutMs", milliseconds(), 300_000)
 
     include_properties: bool = option("includeProperties", boolean, True)
@@ -210,7 +209,9 @@ class SourceOptions:
         if self.columns and self.schema_profile == "kafka" and self.include_hosts:
             raise OptionError("includeHosts belongs to schemaProfile=rocketmq")
         if self.include_headers and self.schema_profile != "kafka":
-            raise OptionError("includeHeaders belongs to schemaProfile=kafka; here the column is properties")
+            raise OptionError(
+                "includeHeaders belongs to schemaProfile=kafka; otherwise the column properties has the headers"
+            )
         if self.starting_timestamp and self.ending_timestamp:
             (begin,), (end,) = self.starting_timestamp.entries.values(), self.ending_timestamp.entries.values()
             if begin > end:
@@ -228,7 +229,7 @@ class SourceOptions:
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """The topics that the options name.  Empty if subscribePattern finds the topics."""
+        """The topics that the options name, or () if subscribePattern selects the topics."""
         if self.assign:
             return tuple(sorted({queue.topic for queue in self.assign}))
         return self.topic or self.subscribe
@@ -244,7 +245,7 @@ class SourceOptions:
 
     @property
     def pull_group(self) -> str:
-        """The group that pulls name.
+        """The consumer group that is named in each pull.
 
         A pull always names a group, because brokers decide by group who may read what, and where.
         """
@@ -285,15 +286,18 @@ class SourceOptions:
 
     @property
     def expression(self) -> Expression:
-        """The filter of messages.  Raises ExpressionInvalid if `subExpression` is not a valid expression of its
-        `filterType`."""
+        """The filter by which messages are selected.  Raises ExpressionInvalid if `subExpression` is not a valid
+        expression of its `filterType`.
+        """
         if self.filter_type == "SQL92" and self.sub_expression.strip() not in ("", ALL):
             return SqlExpression(self.sub_expression)
         return TagExpression.parse(self.sub_expression)
 
     @property
     def broker_filters(self) -> bool:
-        """True if brokers filter.  An offset that is missing from their answers is then no lost record."""
+        """True if brokers filter the messages.  An offset that is missing from a broker's answer is then no lost
+        record.
+        """
         return self.expression.asked != ALL
 
 

@@ -24,15 +24,16 @@ from rocketsim_source.options.source_options import FROM_SPARK, SourceOptions, t
 
 MESSAGES = "messages"
 VIEWS = ("lag", "offsets", "queues", "groups", "brokers")
-# The views that can be narrowed to one group, and those that can be narrowed to topics.
+# The views that the option group can narrow, and those that topics can narrow.
 OF_A_GROUP = frozenset({"lag", "offsets", "groups"})
 OF_TOPICS = frozenset({"lag", "offsets", "queues"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class ViewOptions:
-    """The options of one view.  `group` and `topics` restrict a view.  A view without these options shows all groups
-    and topics."""
+    """The options of one view.  `group` and `topics` restrict the view.  A view without `group` and `topics` shows all
+    groups and topics.
+    """
 
     view: str = option("view", choice(*VIEWS), "")
     name_server: tuple[str, ...] = option("nameServer", addresses, (), "namesrvAddr")
@@ -105,6 +106,6 @@ def view_options(given: Mapping[str, str]) -> ViewOptions:
 
 
 def refuse_view(given: Mapping[str, str], what: str) -> None:
-    """Raises OptionError if the options name another view than messages, because `what` can only use messages."""
+    """Raises OptionError if the options name a view, for uses (`what`) that only work with messages."""
     if (view := view_of(given)) != MESSAGES:
         raise OptionError(f"view={view} cannot be {what}: it is a table for spark.read")

@@ -1,9 +1,10 @@
-"""The leader epoch (a broker's term as master) in which each queue was read.  With this epoch the source can tell a
-restart, which loses nothing, from the promotion of a slave that lacked some of the records that were read.  Pure.
+"""Writes the leader epoch (a broker's term as master) in which each queue was read into the checkpoint, and reads it
+again. With the epoch the source can tell a restart, which loses nothing, from the promotion of a slave that lacked some
+of the records that were read.  Pure.
 
 An offset alone cannot show the difference, because the promoted slave's log soon grows past that offset again, with
-other records.  So the checkpoint keeps beside each offset the newest epoch at the time of reading, and the brokers are
-asked at which offset that epoch ended (as Kafka's consumers do, KIP-320).
+other records.  The checkpoint therefore keeps beside each offset the newest epoch at the time of reading.  The source
+asks the brokers at which offset that epoch ended, as Kafka's consumers do (KIP-320).
 """
 
 import re
@@ -28,7 +29,7 @@ def as_json(read_in: ReadIn, offsets: Offsets) -> dict[str, dict[str, str | dict
 
 
 def from_json(written: Any, offsets: Offsets) -> dict[MessageQueue, LogEpoch]:
-    """Parses what `as_json` returns.  Raises ValueError for anything else."""
+    """Parses what `as_json` returns.  Raises ValueError if `written` has another form."""
     found: dict[MessageQueue, LogEpoch] = {}
     for queue in offsets:
         try:

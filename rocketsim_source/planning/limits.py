@@ -1,4 +1,4 @@
-"""Decides how far a batch goes.  Pure: the clock and the batch's `turn` are arguments."""
+"""Decides how many records of each queue a batch takes.  Pure: the clock and the batch's `turn` are arguments."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,8 +7,8 @@ from rocketsim_client.model import MessageQueue
 
 
 def share(backlogs: Mapping[MessageQueue, int], limit: int, turn: int = 0) -> dict[MessageQueue, int]:
-    """Returns how many records of each queue a batch of at most `limit` records takes: proportional to the backlogs,
-    and at least one of each queue.
+    """Returns how many records of each queue a batch of at most `limit` records takes.  The numbers are proportional to
+    the backlogs, but at least one for each queue.
 
     The sum is exactly min(limit, sum of the backlogs).  If there are more queues than `limit` allows records, `turn`,
     which grows by one with each batch, decides which queues are served, so that no queue starves.
@@ -19,7 +19,7 @@ def share(backlogs: Mapping[MessageQueue, int], limit: int, turn: int = 0) -> di
     if limit <= len(waiting):
         first = turn * limit % len(waiting)
         return dict.fromkeys((waiting + waiting)[first : first + limit], 1)
-    # Each queue gets one record.  The rest is divided by the largest remainder method.
+    # Each queue gets one record, and the rest is divided by the largest remainder method.
     rest = {queue: backlogs[queue] - 1 for queue in waiting}
     spare, total = limit - len(waiting), sum(rest.values())
     shares = {queue: 1 + spare * left // total for queue, left in rest.items()}
@@ -43,8 +43,8 @@ class Limits:
         """Returns how many records of each queue to take.  `record_bytes` is the mean size of a queue's records, if
         known.
 
-        The byte limit is soft, because sizes are means.  The byte limit becomes the number of records that fit at the
-        mean size of this backlog, and a batch always has at least one record.
+        The byte limit becomes the number of records that fit at the mean size of this backlog, so a batch can exceed
+        the byte limit a little.  A batch always has at least one record.
         """
         taken = {queue: backlog for queue, backlog in backlogs.items() if backlog > 0}
         if self.max_offsets_per_queue is not None:
@@ -61,8 +61,9 @@ class Limits:
 
 
 class TriggerDelay:
-    """Applies minOffsetsPerTrigger and maxTriggerDelay: a batch waits for enough records, but no longer than the
-    delay."""
+    """Applies minOffsetsPerTrigger and maxTriggerDelay: a batch waits until there are enough records, but no longer
+    than the delay.
+    """
 
     def __init__(self, min_offsets: int | None, max_delay_ms: int) -> None:
         self._min_offsets = min_offsets

@@ -7,10 +7,10 @@ Spark compares offsets as JSON text, so keys are always sorted and values are wh
 that ends at this offset is cut into partitions.  A driver with other cores, options or code that runs the batch again
 cuts it in the same way.  Checkpoints of older versions have no `split`.
 
-When Spark replays a query's first batch, it asks for the initial offset again.  By then `latest` may have moved, and
-the records in between would be lost silently.  Therefore the end offset of the first batch also says where that batch
-starts (`start`).  While a query has nothing to read, its first batch is empty and only writes the start into the
-checkpoint.  The offset of an empty first batch is marked `"anchor":1`.
+When Spark replays a query's first batch, it asks for the initial offset again.  If `latest` had moved until then, the
+replay would start later and lose the records in between without an error.  Therefore the end offset of the first batch
+also says where that batch starts (`start`).  While a query has nothing to read, its first batch is empty and only
+writes the start into the checkpoint.  The offset of an empty first batch is marked `"anchor":1`.
 """
 
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ VERSION = 1
 
 
 class OffsetError(ValueError):
-    """Raised for an offset in the checkpoint that is not one of this source's."""
+    """Raised if an offset in the checkpoint was not written by this source."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def split_from_json(written: Any) -> Parallelism:
 
 
 def as_json(offsets: Offsets) -> dict[str, dict[str, dict[str, int]]]:
-    """Returns topic -> broker name -> queue id -> offset.  Every level is in the order of its keys' text."""
+    """Returns topic -> broker name -> queue id -> offset.  The keys of each level are sorted as texts."""
     written: dict[str, dict[str, dict[str, int]]] = {}
     for (topic, broker_name, queue_id), offset in sorted(
         offsets.items(), key=lambda item: (*item[0][:2], str(item[0][2]))

@@ -1,4 +1,4 @@
-"""The work of one Spark task, in the form that is pickled for an executor, which is numbers and text only."""
+"""The work of one Spark task, in the form that is pickled for an executor.  The form has only numbers and text."""
 
 import os
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ class QueueRangesPartition(InputPartition):
 
 
 def parallelism_now(options: SourceOptions, batch_bytes: int = 0) -> Parallelism:
-    """Returns how this driver cuts a batch of that size into partitions if it plans the batch now."""
+    """Returns how this driver, with its present cores and options, cuts a batch of `batch_bytes` into partitions."""
     cores = options.parallelism or os.cpu_count() or 1
     return Parallelism(cores, options.min_partitions, options.max_records_per_partition, batch_bytes)
 

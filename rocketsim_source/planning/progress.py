@@ -18,9 +18,9 @@ SAMPLES = 256
 
 
 class LagClock:
-    """Measures the least time for which the oldest unread record of a queue has been waiting.
+    """Measures for how long, at least, the oldest unread record of a queue has been waiting.
 
-    The time counts from when the driver first saw a queue end after that record.
+    The waiting time starts when the driver first sees that the queue has grown beyond the record.
     """
 
     def __init__(self) -> None:
@@ -41,9 +41,10 @@ class LagClock:
 
 
 class TransportsUsed:
-    """The transports that tasks use to pull from each broker name: `stream`, `grpc` or both, or None before the first
-    pull.  The transports are derived from the brokers' counters, without what the brokers counted before this query
-    began."""
+    """The transports by which tasks have pulled from each broker name: `stream`, `grpc` or both, or None before the
+    first pull.  The transports follow from counters of the brokers, from which the pulls before this query are
+    subtracted.
+    """
 
     def __init__(self) -> None:
         self._counted: dict[
@@ -78,7 +79,7 @@ def report(
 ) -> dict[str, Any]:
     """Returns the `latestOffset` of a query's progress.
 
-    `position` is the end of the newest batch.  The lag counts the records after it, which no batch has yet.
+    `position` is the end of the newest batch.  The lag counts the records from `position` on, which no batch has yet.
     """
     latest = {queue: found.max_offset for queue, found in bounds.items()}
     lags = {

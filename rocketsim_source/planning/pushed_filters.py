@@ -1,7 +1,7 @@
 """Narrows a batch to the records that can pass the filters which Spark offers a reader.  Pure.
 
-Spark evaluates all filters again.  A filter that is not understood here therefore changes no result, but the batch
-reads more records than it has to.
+Spark evaluates all filters again, so a filter that is not understood here changes no result, but the batch reads more
+records than it has to.
 """
 
 import operator
@@ -69,8 +69,9 @@ class Interval:
 
 @dataclass(frozen=True)
 class PushedFilters:
-    """What the filters say about a record.  `of_queues` has filters of columns whose value all records of a queue
-    share.  `store_times` are milliseconds since 1970.  `tags` is None if no filter names tags."""
+    """The limits that the query's filters set for records.  `of_queues` has filters of columns whose value all records
+    of a queue share.  `store_times` are milliseconds since 1970.  `tags` is None if no filter names tags.
+    """
 
     of_queues: tuple[tuple[str, Filter], ...] = ()
     offsets: Interval = Interval()
@@ -93,15 +94,16 @@ class PushedFilters:
         return cls(tuple(of_queues), offsets, times, tags)
 
     def narrowed(self, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
-        """Cuts the ranges by queue and offset.  A range of which no record is left is absent."""
+        """Cuts the ranges by queue and offset.  Leaves out a range of which no record remains."""
         if self.tags == frozenset() or self.store_times.low >= self.store_times.high:
             return []
         kept = (one for one in ranges if all(_verdict(f, _OF_QUEUE[column](one.queue)) for column, f in self.of_queues))
         return _cut(kept, lambda _: self.offsets)
 
     def searches(self, ranges: Iterable[OffsetRange]) -> tuple[dict[MessageQueue, int], dict[MessageQueue, int]]:
-        """Returns the store time at which the reading of each queue begins, and the one at which it ends.  The
-        caller looks up their offsets."""
+        """Returns the store time at which the reading of each queue begins, and the one at which it ends.  The caller
+        looks up the offsets at these times, and passes the offsets to `between`.
+        """
         queues = [one.queue for one in ranges]
         low, high = self.store_times.low, self.store_times.high
         return (
@@ -110,15 +112,16 @@ class PushedFilters:
         )
 
     def between(self, ranges: Iterable[OffsetRange], first: Offsets, last: Offsets) -> list[OffsetRange]:
-        """Cuts the ranges by the offsets that were found for `searches`: for each queue the first offset at the
-        store time or later."""
+        """Cuts the ranges by the offsets that were found for `searches`: for each queue, the first offset at the store
+        time or later.
+        """
         return _cut(ranges, lambda queue: Interval(first.get(queue, 0), last.get(queue, MAX_LONG)))
 
     def expression(self, given: str) -> str:
-        """Returns the tags that the brokers are asked for, or `given`, the expression of the options, if that does not
-        select everything.
+        """Returns the tag expression with which the brokers filter.  This is `given`, the expression of the options,
+        unless `given` selects everything and the query's filters name tags.
 
-        A tag that cannot be written in an expression is not asked for.
+        If a tag cannot be written in an expression, the brokers filter by `given`, too.
         """
         if self.tags is None or given.strip() not in ("", ALL):
             return given
@@ -196,14 +199,14 @@ def _texts(one: Filter) -> frozenset[str] | None:
 
 
 def _verdict(one: Filter, value: Any) -> bool:
-    """Returns False if the value does not pass the filter.  Returns True also if the filter is not understood."""
+    """Returns False if the value does not pass the filter, and True if it passes or the filter is not understood."""
     if isinstance(one, Not):
         return _passes(one.child, value) is not True
     return _passes(one, value) is not False
 
 
 def _passes(one: Filter, value: Any) -> bool | None:
-    """Returns True if the value passes the filter, or None if the filter is not understood."""
+    """Returns whether the value passes the filter, or None if the filter is not understood."""
     if isinstance(one, In):
         return value in one.value
     limit: Any = getattr(one, "value", None)

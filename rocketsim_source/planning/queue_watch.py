@@ -1,5 +1,6 @@
-"""The queues that the driver knows, and their bounds.  Name servers are asked for new queues every
-queueDiscoveryIntervalMs."""
+"""The queues of a query that the driver knows, and the bounds of these queues.  The driver asks name servers for new
+queues every queueDiscoveryIntervalMs.
+"""
 
 import difflib
 import logging
@@ -15,7 +16,7 @@ from rocketsim_source.source_cluster import OffsetAnswers, Offsets, QueueStates,
 
 logger = logging.getLogger(__name__)
 
-# RocketMQ's own topics, which subscribePattern leaves out.
+# The prefixes of RocketMQ's own topics, which subscribePattern leaves out.
 HIDDEN_PREFIXES = (*SYSTEM_PREFIXES, "RMQ_SYS_")
 
 
@@ -36,12 +37,12 @@ class QueueWatch:
         self._reported: set[str] = set()
 
     def discover(self, *, must_exist: bool = False, must_answer: bool = False) -> set[MessageQueue]:
-        """Returns the queues to read that the name servers know, and asks the name servers again every
+        """Returns the queues to read that the name servers know.  The name servers are asked again every
         queueDiscoveryIntervalMs.  A queue may be missing because its broker is down, so its master is asked before the
         queue counts as deleted.
 
-        With `must_exist` the name servers are asked now, and a topic that does not exist is an error.  When a query
-        starts, such a topic is a mistake, but later its brokers may just be down.  With `must_answer` an error is
+        With `must_exist` the name servers are asked at once, and a topic that does not exist is an error: when a query
+        starts, its name is probably misspelt, but later its brokers may just be down.  With `must_answer` an error is
         raised if the name servers do not answer.
         """
         now = self._clock()
@@ -112,7 +113,7 @@ class QueueWatch:
     ) -> QueueStates:
         """Returns the present bounds of the queues.
 
-        Raises NothingAnswers if a queue is unreachable and `must_answer` is set.
+        With `must_answer`, raises NothingAnswers if a queue is unreachable.
         """
         wanted = list(queues)
         states = self._cluster.bounds(wanted, read_in, self._options.pull_group)
@@ -123,7 +124,7 @@ class QueueWatch:
         return states
 
     def _report(self, states: QueueStates) -> None:
-        """Logs once when queues start to wait for a broker, and once when that broker answers again."""
+        """Logs a warning once when no broker of a broker name answers, and once when one answers again."""
         unreachable = states.unreachable_names
         for broker_name, error in unreachable.items():
             if broker_name not in self._reported:
@@ -149,13 +150,13 @@ class QueueWatch:
 
 
 def refuse_unreachable(states: QueueStates) -> None:
-    """Raises NothingAnswers if a queue is unreachable, for callers that need all queues."""
+    """Raises NothingAnswers if a queue is unreachable.  Callers that need all queues use this function."""
     for queue, error in sorted(states.unreachable.items()):
         raise NothingAnswers(f"no broker answers for {queue}: {error}") from error
 
 
 def answered(answer: OffsetAnswers, what: str) -> Offsets:
-    """Returns the offsets.  Raises NothingAnswers if a queue is unreachable, for callers that need all queues."""
+    """Returns the offsets for a caller that needs all queues.  Raises NothingAnswers if a queue is unreachable."""
     for queue, error in sorted(answer.unreachable.items()):
         raise NothingAnswers(f"no broker answers for the {what} of {queue}: {error}") from error
     return answer.offsets

@@ -1,8 +1,8 @@
 """Cuts ranges of queue offsets into Spark partitions.  Pure.
 
 Starting a Spark task costs about 30 ms, so small backlogs of several queues share one task: 1,024 queues do not need
-1,024 tasks.  A backlog is worth a task for every 50,000 records or 32 MiB.  A queue is split into several ranges only
-if `minPartitions` or `maxRecordsPerPartition` ask for it.
+1,024 tasks.  A backlog gets one task for every 50,000 records or 32 MiB.  A queue is split into several ranges only if
+`minPartitions` or `maxRecordsPerPartition` asks for it.
 """
 
 import heapq
@@ -13,20 +13,21 @@ from itertools import pairwise
 from rocketsim_client.model import MessageQueue, OffsetRange, QueueBounds
 
 # The versions of the rule by which `Parallelism` cuts ranges.  A change that cuts the same ranges differently needs a
-# new number, and the old rules have to stay for batches that were planned by them: the sink's ids by place (sinkName)
-# name the same rows only if these are in the same partitions.  Rule 1 counts only records.  It is also used for a batch
-# whose size is not known.
+# new number.  The old rules have to stay, because a batch that is run again must be cut as before: the sink's ids by
+# place (sinkName) name the same rows only if these are in the same partitions.  Rule 1 counts only records, and is also
+# used for a batch whose size is not known.
 RULE_WITHOUT_BYTES, RULE = 1, 2
-# A task with fewer records or bytes takes longer to start (30 ms) than to read them, at one to two million records or
-# 1 GB a second.
+# A task starts in 30 ms, and reads one to two million records or 1 GB a second.  With fewer records or bytes than these
+# two constants, a task would take longer to start than to read.
 RECORDS_WORTH_A_TASK = 50_000
 BYTES_WORTH_A_TASK = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Parallelism:
-    """How a batch is cut into partitions.  `batch_bytes` is the size of its records in the logs of their brokers, or
-    0 if it is not known."""
+    """How a batch is cut into partitions.  `batch_bytes` is the size of the batch's records in the brokers' logs, or 0
+    if it is not known.
+    """
 
     cores: int
     min_partitions: int | None = None
@@ -54,7 +55,8 @@ class Parallelism:
         return pack(filled, self._how_many(filled, records), most)
 
     def _how_many(self, ranges: Sequence[OffsetRange], records: int) -> int:
-        # Two tasks for each core even out ranges of unequal size.  More tasks would only cost more starts.
+        # Two tasks for each core even out ranges of unequal size.  Each further task would only cost the time of its
+        # start.
         worth = max(-(-records // RECORDS_WORTH_A_TASK), -(-self.batch_bytes // BYTES_WORTH_A_TASK))
         worthwhile = min(worth, 2 * self.cores)
         if self.max_records_per_partition is not None:
@@ -63,7 +65,7 @@ class Parallelism:
 
 
 def record_bytes(bounds: Mapping[MessageQueue, QueueBounds]) -> dict[MessageQueue, float]:
-    """Returns the mean size of a queue's records, for queues whose size the broker reports."""
+    """Returns the mean size of each queue's records, for the queues whose size the broker reports."""
     return {
         queue: found.size_bytes / (found.max_offset - found.min_offset)
         for queue, found in bounds.items()
@@ -72,7 +74,7 @@ def record_bytes(bounds: Mapping[MessageQueue, QueueBounds]) -> dict[MessageQueu
 
 
 def batch_bytes(ranges: Iterable[OffsetRange], bounds: Mapping[MessageQueue, QueueBounds]) -> int:
-    """Estimates the size of these ranges by the mean sizes of their queues' records."""
+    """Estimates the size of the given ranges by the mean sizes of their queues' records."""
     means = record_bytes(bounds)
     return round(sum(count(queue_range) * means.get(queue_range.queue, 0) for queue_range in ranges))
 

@@ -1,5 +1,5 @@
-"""Decides where each queue starts and ends.  Pure: `RequestedPositions` has what the options say, and `KnownOffsets`
-has the brokers' answers.
+"""Decides at which offset each queue of a query starts and ends.  Pure: `RequestedPositions` has what the options say,
+and `KnownOffsets` has the brokers' answers.
 
 The precedence is that of Kafka's source: startingTimestamp, then startingOffsetsByTimestamp, then startingOffsets.  If
 an option does not name a queue, the next option decides, and finally `latest` (streams) or `earliest` (batches).
@@ -31,10 +31,10 @@ class RequestedPositions:
 
 @dataclass(frozen=True)
 class KnownOffsets:
-    """The brokers' answers.
+    """The offsets that the brokers reported.
 
-    `committed` lacks the queues without a committed offset.  `found` has, for each requested timestamp, the first
-    offset that was stored then or later, or the end of the queue if no record is so new.
+    `committed` lacks the queues without a committed offset.  `found` has, for each requested timestamp, the offset of
+    the first record that was stored then or later, or the end of the queue if all its records are older.
     """
 
     bounds: Mapping[MessageQueue, QueueBounds]
@@ -63,7 +63,9 @@ def refuse_strangers(queues: list[MessageQueue], options: Mapping[str, PerQueue[
 
 
 def timestamps(queues: list[MessageQueue], options: Iterable[PerQueue[int] | None]) -> dict[MessageQueue, int]:
-    """Returns the timestamp of each queue that an option names.  The first option that names a queue decides."""
+    """Returns the timestamp of each queue that an option names.  If several options name a queue, the first of these
+    options decides.
+    """
     times: dict[MessageQueue, int] = {}
     for given in options:
         if given is not None:
@@ -122,7 +124,8 @@ def within(
     queue: MessageQueue, offset: int, bounds: QueueBounds, policy: DataLossPolicy, what: str = "should start at"
 ) -> int:
     """Returns `offset` if the queue has it.  If the queue does not have the offset, and the policy allows the loss,
-    returns where to continue.  `what` is used in the error."""
+    returns where to continue.  `what` begins the explanation in the error.
+    """
     if offset < bounds.min_offset:
         policy.allow(TRIMMED, queue, f"{what} {offset}, but its smallest offset is {bounds.min_offset}")
         return bounds.min_offset
@@ -149,16 +152,16 @@ def refuse_starts_behind_ends(
     """Raises OptionError for a queue that starts after its end, because the query would read nothing from it and report
     no error.
 
-    If a group's committed offset is after the end, that is no mistake, because the group has read all records up to the
-    end.  `refuse_times_behind_ends` compares timestamps.
+    A group's committed offset may be after the end, because the group has then read all records up to the end.  Queues
+    that start and end by timestamps are left to `refuse_times_behind_ends`.
     """
     by_time = starts_wanted.timestamps.keys() & ends_wanted.timestamps.keys()
     for queue in sorted(starts.keys() & ends.keys() - by_time - set(from_group)):
         if starts[queue] > ends[queue]:
             raise OptionError(
-                f"{queue} would be read from {starts[queue]} to {ends[queue]}: it starts after its end. Where it "
-                "starts and ends is set by startingOffsets (the default is latest for a stream, earliest for a "
-                "batch) and endingOffsets, or by timestamps instead"
+                f"{queue} would be read from {starts[queue]} to {ends[queue]}: it starts after its end. "
+                "startingOffsets (the default is latest for a stream, earliest for a batch) and endingOffsets, or "
+                "timestamps, say where a queue starts and ends"
             )
 
 
@@ -178,8 +181,8 @@ def wanted_ends(
 ) -> RequestedPositions:
     """Returns the ends that the options name.
 
-    A queue without an end is in neither part of the result.  With `strangers` false, options may name queues that are
-    not in `queues`.
+    A queue without an end is missing from both parts of the result.  With `strangers` false, the options may name
+    queues that are not in `queues`, and no error is raised for these.
     """
     queues = list(queues)
     by_time = {
@@ -196,7 +199,7 @@ def wanted_ends(
 
 
 def end_offsets(wanted: RequestedPositions, known: KnownOffsets) -> Offsets:
-    """Returns where each queue ends.  A queue without an end is absent.
+    """Returns the offset at which each queue ends.  A queue without an end is absent.
 
     A timestamp that no record has reached yet gives no end, because the next record may still be older.  A timestamp
     that was not looked up yet gives no end, and neither does `latest` in a stream.

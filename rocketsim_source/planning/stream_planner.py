@@ -16,24 +16,24 @@ logger = logging.getLogger(__name__)
 
 
 def truncated(starts: Offsets, bounds: Mapping[MessageQueue, QueueBounds]) -> list[MessageQueue]:
-    """Returns the queues whose master reports an end before their start.
+    """Returns the queues whose master reports an end before the query's position.
 
-    Slaves do not count, because they may be behind.
+    Reports of slaves do not count, because slaves may be behind.
     """
     return [q for q, found in bounds.items() if q in starts and found.max_offset < starts[q] and found.is_master]
 
 
 def cut_off(start: StreamOffset, bounds: Mapping[MessageQueue, QueueBounds]) -> Offsets:
-    """Returns for each queue the offset from which a promoted slave lacked records that were read before.
+    """Returns for each affected queue the offset from which a promoted slave lacked records that were read before.
 
-    The queue may have grown past that offset again.
+    The end of the queue does not show this loss, because the queue may have grown past that offset again.
     """
     ends = {queue: bounds[queue].ends_in.get(epoch) for queue, epoch in start.read_in.items() if queue in bounds}
     return {queue: end for queue, end in ends.items() if end is not None and end < start.offsets[queue]}
 
 
 def read_in(start: StreamOffset, end: Offsets, bounds: Mapping[MessageQueue, QueueBounds]) -> ReadIn:
-    """Returns the leader epochs to keep with the end of the next batch."""
+    """Returns the leader epochs that are written into the checkpoint with the end of the next batch."""
     found = {queue: start.read_in.get(queue, NO_EPOCH) for queue in end}
     for queue in end.keys() & bounds.keys():
         advanced = end[queue] > start.offsets.get(queue, end[queue])
@@ -44,7 +44,7 @@ def read_in(start: StreamOffset, end: Offsets, bounds: Mapping[MessageQueue, Que
 def epoch_of(offset: int, bounds: QueueBounds, before: LogEpoch, *, advanced: bool) -> LogEpoch:
     """Returns the leader epoch to keep with `offset`.
 
-    The epoch stays `before` until the broker can say that it has the records that were read in that epoch.
+    The result is `before` until the broker can say that it has the records that were read in epoch `before`.
     """
     if offset > bounds.max_offset:
         return before
@@ -82,13 +82,14 @@ class StreamPlanner:
 
         `added` has new queues with the offset at which they start.  The first batch that names a new queue reads
         nothing of it, so that the start of the queue is in the checkpoint before any record is read.  No batch goes
-        beyond `ends`.  `unlimited` (Trigger.Once) ignores all limits, and `bounded` (AvailableNow) ignores the minimum.
+        beyond `ends`. `unlimited` (Trigger.Once) ignores all limits, and `bounded` (AvailableNow) ignores the minimum.
         """
         starts, cuts = start.offsets, cut_off(start, states.bounds)
         at = self.after_losses(starts, states, cuts)
         backlogs: dict[MessageQueue, int] = {}
         for queue, found in states.bounds.items():
-            # A range cannot go back, so this batch ends at the cut, and the next batch continues from the cut.
+            # A range cannot go back, so this batch ends at the offset where the loss begins, and the next batch
+            # continues from there.
             if queue in at and queue not in cuts:
                 end = min(found.max_offset, ends.get(queue, found.max_offset))
                 if self.target is not None:
@@ -114,7 +115,9 @@ class StreamPlanner:
         return Limits(options.max_offsets_per_trigger, options.max_offsets_per_queue, options.max_bytes_per_trigger)
 
     def after_losses(self, starts: Offsets, states: QueueStates, cuts: Offsets) -> Offsets:
-        """Returns where each queue continues.  Raises DataLossError for a loss that the options do not allow."""
+        """Returns the offset at which each queue continues after allowed losses.  Raises DataLossError for a loss that
+        the options do not allow.
+        """
         policy = self.options.data_loss
         at = dict(starts)
         for queue in sorted(queue for queue in starts if not self.options.reads(queue)):
@@ -129,7 +132,7 @@ class StreamPlanner:
         for queue in sorted(states.gone & at.keys()):
             if queue in states.closed and at[queue] >= states.closed[queue]:
                 self._tell_drained(queue, at[queue])
-                continue  # keep its offset: the topic may get the queue back, with its records
+                continue  # keep the queue's offset: the topic may get the queue back, with its records
             if queue not in states.closed and queue in self._closed and at[queue] >= self._closed[queue]:
                 self._tell_drained(queue, at[queue])
                 del at[queue]
@@ -144,7 +147,7 @@ class StreamPlanner:
             if queue in at:
                 what = (
                     f"was read up to {starts[queue]}, but the broker that is master now has its records up to {cut} "
-                    "only (a slave was promoted that was behind): others have taken the places of those from there on"
+                    "only (a slave was promoted that was behind): from there on the queue has other records"
                 )
                 action = policy.allow(TRUNCATED, queue, what)
                 self._warn(TRUNCATED, queue, what)

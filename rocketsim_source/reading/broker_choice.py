@@ -9,7 +9,7 @@ from rocketsim_source.source_cluster import SourceCluster
 
 
 class BrokerChoice:
-    """Chooses brokers.
+    """Chooses the broker to ask for each queue of one task.
 
     `hints` has the broker to ask first for a queue, and is updated with the brokers' suggestions for later tasks.
     """
@@ -33,7 +33,7 @@ class BrokerChoice:
         return self._options.read_from == "masterOnly"
 
     def members(self, queue: MessageQueue) -> dict[int, bool]:
-        """Maps each broker id of the queue's broker name to True if it is worth trying."""
+        """Maps each broker id of the queue's broker name to True if the broker is worth asking."""
         return self._cluster.members(queue)
 
     def target(self, queue: MessageQueue) -> int:
@@ -50,7 +50,9 @@ class BrokerChoice:
         return MASTER_ID
 
     def follow(self, queue: MessageQueue, suggested: int, answering: int) -> bool:
-        """Takes a broker's suggestion.  Returns True if another broker is to be asked for this queue now."""
+        """Notes which broker the answering broker suggests for the queue.  Returns True if the task is to ask another
+        broker for this queue now.
+        """
         if self._options.read_from != "suggested" or queue in self._left_slave or queue in self._instead:
             return False
         if suggested != answering and not self.members(queue).get(suggested, False):
@@ -62,7 +64,8 @@ class BrokerChoice:
         return suggested != answering
 
     def leave_slave(self, queue: MessageQueue) -> bool:
-        """Lets the master be asked from now on, because it may have the records that a slave lacks.
+        """Makes the task ask the master for this queue from now on, because the master may have records that a slave
+        lacks.
 
         Returns False if the master was asked already or does not answer.
         """
@@ -71,18 +74,18 @@ class BrokerChoice:
         return master_is_there
 
     def ask_instead(self, queue: MessageQueue, broker_id: int) -> None:
-        """Lets the next request for the queue go to this broker, because another broker sent unreadable records."""
+        """Sends the next request for the queue to this broker, because another broker sent unreadable records."""
         self._instead[queue] = broker_id
 
     def ask_instead_of(self, queue: MessageQueue, broker_id: int) -> None:
-        """Lets the next request for the queue go to any other broker of the name that answers and may be asked."""
+        """Sends the next request for the queue to any other broker of the name that answers and may be asked."""
         members = {} if self.only_master else self.members(queue)
         others = [other for other, usable in members.items() if usable and other != broker_id]
         if others:
             self._instead[queue] = min(others, key=lambda other: (other < broker_id, other))
 
     def was_asked_instead(self, queue: MessageQueue, broker_id: int) -> bool:
-        """Returns True if this broker was to be asked instead of another, and forgets that."""
+        """Returns True if `ask_instead` had chosen this broker for the queue, and forgets that choice."""
         if self._instead.get(queue) != broker_id:
             return False
         del self._instead[queue]

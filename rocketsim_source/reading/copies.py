@@ -29,7 +29,7 @@ class Copies:
         self._unreadable = Unreadable()
 
     def without_left_out(self, records: Records, extents: list[OfQueue]) -> tuple[Records, list[OfQueue]]:
-        """Returns a frame without the records that no broker has in readable form."""
+        """Returns a frame without those records that no broker has in readable form."""
         if not self._unreadable.left_out:
             return records, extents
         keep = np.ones(len(records), np.bool_)
@@ -43,14 +43,16 @@ class Copies:
         return (records, extents) if keep.all() else (records[keep], kept)
 
     def ask_for(self, places: list[Place], broker_id: int, why: object) -> None:
-        """Handles records that a broker has sent unreadable: asks another broker, or fails the attempt, or leaves
-        the records out."""
+        """Handles records that a broker has sent unreadable: asks another broker, fails the attempt, or leaves the
+        records out.
+        """
         self._unreadable.add(places, broker_id, why)
         self._ask_another_or_give_up(places[0])
 
     def is_missing_too(self, end: EarlyEnd) -> bool:
         """Returns True if the broker was asked for another copy of an unreadable record and has no copy, because the
-        broker deleted the record or has not received it yet.  Another broker is asked next."""
+        broker deleted the record or has not received it yet.  In this case the next request goes to another broker.
+        """
         queue = self._progress.ranges[end.index].queue
         if not self._brokers.was_asked_instead(queue, end.broker_id):
             return False
@@ -68,7 +70,7 @@ class Copies:
         error = self._unreadable.error(place)
         other = self._unreadable.ask_instead(place, members)
         if not members:
-            self._patience.failed(error)  # even the broker that sent the record is unreachable
+            self._patience.failed(error)  # no broker is reachable now, not even the one that sent the record
         elif other is not None:
             self._brokers.ask_instead(place.queue, other)
             if members[other]:

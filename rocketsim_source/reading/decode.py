@@ -1,4 +1,6 @@
-"""Decodes records into Spark's Arrow batches, with the client's decoder, which gets Kafka's columns in addition."""
+"""Decodes records into Arrow batches for Spark.  The decoder is the client's, with the columns of Kafka's source in
+addition.
+"""
 
 from collections.abc import Generator
 
@@ -33,7 +35,9 @@ SPARK_COLUMNS = COLUMNS | {
 
 
 class Decoder(RecordDecoder):
-    """Decodes the frames of one task.  The Arrow schema is made once, because Spark compares it exactly."""
+    """Decodes the frames of one task.  All batches get the same Arrow schema object, because Spark compares schemas
+    exactly.
+    """
 
     def __init__(self, schema: StructType, options: SourceOptions) -> None:
         super().__init__(

@@ -1,8 +1,8 @@
-"""Handles a range that a broker has ended early, because the broker has no record at the next offset.  Finds out why,
-and where the task continues.
+"""Handles a range that a broker has ended early, because the broker has no record at the next offset.  Finds out why
+the record is missing, and where the task continues.
 
-A slave that lacks a record is behind, which is no data loss.  The task then asks the master, and waits if the master
-does not answer.  Only the master's answer proves that records are lost.
+A slave that lacks a record may only be behind, which is no data loss.  The task asks the master in this case, and waits
+if the master does not answer.  Only the master's answer proves that records are lost.
 """
 
 from rocketsim_client.model import MASTER_ID, GetMessageStatus
@@ -30,7 +30,7 @@ class SlaveBehind(RuntimeError):
 
 
 class EarlyEnds:
-    """Decides for one task how ranges that ended early continue."""
+    """Decides for one task how the ranges continue that a broker has ended early."""
 
     def __init__(
         self, progress: TaskProgress, brokers: BrokerChoice, patience: Patience, losses: Losses, options: SourceOptions
@@ -43,7 +43,8 @@ class EarlyEnds:
 
     def resolve(self, end: EarlyEnd) -> None:
         """Decides how the range continues.  Returns when another broker or position is chosen, or after a pause.
-        Raises an error when the task fails."""
+        Raises the error that fails the task if the range cannot continue.
+        """
         if end.broker_id != MASTER_ID:
             if self._is_left_to_the_master(end):
                 return
@@ -56,8 +57,9 @@ class EarlyEnds:
             self._skip_truncated(end)
 
     def _is_left_to_the_master(self, end: EarlyEnd) -> bool:
-        """Returns True if only the master can say what became of the records.  Returns False if the slave's answer
-        counts, because no master answers and the slave says that the records are deleted."""
+        """Returns True if only the master can say whether the records are lost.  Returns False if the slave's answer is
+        enough, because the slave says that the records are deleted and no master has answered for slaveBehindWaitMs.
+        """
         queue, _, until = self._progress.ranges[end.index]
         if self._brokers.leave_slave(queue):
             return True
@@ -83,7 +85,7 @@ class EarlyEnds:
         if segment.status == GetMessageStatus.OFFSET_TRUNCATED:
             what = (
                 f"was planned to be read from {at} to {until}, but a broker that did not have all of that was promoted "
-                f"since: from {segment.next_offset} on its records are others, or none"
+                f"since: from offset {segment.next_offset} on it has other records, or none"
             )
         else:
             what = (

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Undecodable(RuntimeError):
-    """Raised if no batch can be made of a frame, although each of its records can be read."""
+    """Raised if a frame cannot be decoded as a whole, although each of its records can be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +29,14 @@ class Fetched:
 
 @dataclass(frozen=True, slots=True)
 class Undecoded:
-    """The records from which a decoder could not make rows.  The decoder has used the first `used` records of the
-    frame, and cannot read `rows`."""
+    """The records that a decoder could not read.  The decoder has returned the first `used` records of the frame, and
+    cannot read the records `rows`.
+    """
 
     used: int
     rows: list[int]  # empty if only the frame as a whole cannot be decoded
     why: RecordError
 
 
-# Makes rows of a frame.  The generator's return value says what it could not read.
+# Decodes a frame to rows.  The generator's return value says which records it could not read.
 Decode = Callable[[Fetched], Generator[T, None, Undecoded | None]]

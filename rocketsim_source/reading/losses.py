@@ -15,10 +15,10 @@ class Losses:
         self._policy = policy
 
     def allow(self, kind: str, queue: MessageQueue, what: str) -> None:
-        """Logs the loss.  Raises DataLossError instead if the options do not allow this kind of loss."""
+        """Logs the loss if the options allow this kind of loss.  Raises DataLossError if they do not."""
         self._policy.allow(kind, queue, what)
         logger.warning("data loss allowed by the options: %s %s", queue, what)
 
     def trimmed(self, queue: MessageQueue, start: int, end: int) -> None:
-        """Handles records that retention took before they were read."""
+        """Handles records that retention deleted before they were read."""
         self.allow(TRIMMED, queue, f"lost its records {start} to {end - 1} before they were read (retention?)")

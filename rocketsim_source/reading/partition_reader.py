@@ -1,8 +1,8 @@
-"""One task of a read, in an executor's Python worker, which reads ranges and returns Arrow batches.
+"""One task of a read, in an executor's Python worker.  The task reads ranges of queues and returns Arrow batches.
 
-Spark forks workers and uses each for many tasks.  So the cluster (its channels and routes) and the broker hints are
-made after the fork, and kept for the later tasks of the process.  Nothing relies on being closed, because a stopped
-query abandons its generators.
+Spark forks workers and uses each for many tasks.  The cluster (its channels and routes) and the broker hints are
+therefore made after the fork, and kept for the later tasks of the process.  Nothing relies on being closed, because a
+stopped query abandons its generators.
 """
 
 import os
@@ -25,7 +25,7 @@ from rocketsim_source.source_cluster import ClientCluster, SourceCluster
 MAX_HINTS = 100_000
 
 _clusters: dict[tuple[int, Connection], SourceCluster] = {}
-# The key has the group, because brokers make suggestions by group.
+# The key includes the group, because brokers make suggestions by group.
 hints_of_process: dict[tuple[int, Connection, str], dict[MessageQueue, int]] = {}
 
 

@@ -1,5 +1,4 @@
-"""Limits how long a task goes on without progress, when it retries failed calls and when it waits for records that
-may come."""
+"""Limits how long a task goes on without progress while it retries failed calls or waits for records."""
 
 import logging
 import time
@@ -14,7 +13,7 @@ RETRY_MAX_S = 2.0
 
 
 class Patience:
-    """The failures and waits of one task."""
+    """The failures and waits of one task, which are limited."""
 
     def __init__(
         self,
@@ -27,11 +26,12 @@ class Patience:
         self._clock = clock
         self._sleep = sleep
         self.failures = 0
-        self._waiting_since: dict[int, float] = {}  # index of a range -> since when it waits
+        self._waiting_since: dict[int, float] = {}  # index of a range -> the time when it began to wait
 
     def failed(self, error: Exception) -> None:
-        """Pauses, longer after each failure in a row.  Raises the error when all retries are used up without any
-        progress."""
+        """Pauses after a failure, longer after each failure in a row.  Raises the error when all retries are used up
+        without any progress.
+        """
         self.failures += 1
         if self.failures > self._retries:
             raise error
@@ -45,8 +45,9 @@ class Patience:
             self._waiting_since.pop(index, None)
 
     def wait(self, index: int, at_most_s: float) -> bool:
-        """Pauses briefly and returns True, so that the caller asks again.  Returns False once the range has waited
-        for `at_most_s` in all."""
+        """Pauses briefly and returns True, so that the caller asks again.  Returns False once the range has waited for
+        `at_most_s` in all.
+        """
         since = self._waiting_since.setdefault(index, self._clock())
         if self._clock() - since >= at_most_s:
             return False

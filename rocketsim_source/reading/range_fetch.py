@@ -1,7 +1,8 @@
 """Fetches the ranges of one task, in order, each from the broker that should serve it.
 
-An unreachable broker is replaced at once by another of its name.  Other failures have a file each: a range that its
-broker ends early (`early_ends.py`), records that cannot be read (`copies.py`), and records that are lost (`losses.py`).
+If a broker is unreachable, another broker of its name is asked at once.  Other failures have a file each: a range that
+its broker ends early (`early_ends.py`), records that cannot be read (`copies.py`), and records that are lost
+(`losses.py`).
 """
 
 import time
@@ -75,7 +76,9 @@ class RangeFetch:
         return self.decoded(_as_fetched)
 
     def decoded(self, decode: Decode[T]) -> Iterator[T]:
-        """Yields the results of `decode` for each frame.  Asks another broker for the records that it cannot read."""
+        """Yields the results of `decode` for each frame.  Asks another broker for the records that `decode` cannot
+        read.
+        """
         while (first := self._progress.first_open()) is not None:
             try:
                 target = self._brokers.target(self._ranges[first].queue)
@@ -86,8 +89,9 @@ class RangeFetch:
                 self._refused(first, error)
 
     def _one_call(self, first: int, target: int) -> list[int]:
-        """Returns the ranges that one call to one broker can serve: the first unfinished range and those that follow
-        it directly.  The order is kept, so that a repeated task returns its rows in the same order."""
+        """Returns the ranges that one call to one broker can serve: the first unfinished range and those that follow it
+        directly.  The order of the ranges is kept, so that a repeated task returns its rows in the same order.
+        """
         broker_name = self._ranges[first].queue.broker_name
         indices = []
         for index in range(first, len(self._ranges)):
@@ -100,8 +104,9 @@ class RangeFetch:
         return indices
 
     def _stream(self, indices: list[int], target: int, decode: Decode[T]) -> Iterator[T]:
-        """Makes one call, and yields its rows.  Ends when all ranges of the call are complete, or when another call has
-        to be made."""
+        """Makes one call, and yields the rows of its frames.  Ends when all ranges of the call are complete, or when
+        another call has to be made.
+        """
         asked = self._progress.left_of(indices)
         stream = self._cluster.pull(
             asked,
@@ -135,7 +140,7 @@ class RangeFetch:
             raise
 
     def _fetched(self, checked: CheckedFrame, broker_id: int) -> Fetched:
-        """Moves the positions past the frame, and returns it for the decoder."""
+        """Moves the positions past the frame, and returns the frame for the decoder."""
         failures = self._patience.failures
         self._patience.progressed(self._progress.advance(checked.moves))
         records, extents = self._copies.without_left_out(checked.records, checked.extents)
@@ -156,7 +161,7 @@ class RangeFetch:
     def _bad_frame(self, first: int, error: RecordError | BadAnswer) -> None:
         """Handles a frame that this task or the client found invalid.
 
-        The next attempt asks another broker, if the name has one.
+        The next attempt asks another broker of the same name, if there is one.
         """
         open_now = self._progress.first_open()
         queue = self._ranges[first if open_now is None else open_now].queue
@@ -166,8 +171,9 @@ class RangeFetch:
         self._patience.failed(error)
 
     def _ask_again(self, fetched: Fetched, undecoded: Undecoded) -> None:
-        """Moves the positions back to the first record that was not returned yet, and has the unreadable records
-        asked for again."""
+        """Moves the positions back to the first record that was not returned yet, and asks for the unreadable records
+        again.
+        """
         if not undecoded.rows:
             raise Undecodable(str(undecoded.why)) from undecoded.why
         self._patience.failures = fetched.failures
@@ -187,8 +193,8 @@ class RangeFetch:
 
     def _refused(self, first: int, error: RocketSimError) -> None:
         """Handles a call that failed.  A broker that lacks one topic or queue refuses the whole call.  If the master
-        confirms that the queue does not exist, it is skipped, and reading the others continues.  Any other temporary
-        error is retried.
+        confirms that a queue does not exist, the task skips the queue and reads the others.  Any other temporary error
+        is retried.
         """
         if says_missing(error) and self._skip_deleted(first, error):
             return
@@ -219,6 +225,7 @@ def _as_fetched(fetched: Fetched) -> Generator[Fetched, None, None]:
 
 
 def says_missing(error: RocketSimError) -> bool:
-    """Returns True if the error says that a topic does not exist, or that a queue id is beyond the topic's queues.
-    RocketMQ has no error code of its own for a queue id that is too high."""
+    """Returns True if the error can mean that a topic does not exist, or that a queue id is beyond the topic's queues.
+    RocketMQ has no error code of its own for a queue id that is too high.
+    """
     return isinstance(error, TopicNotExist | InvalidParameter) or type(error) is BrokerRefused

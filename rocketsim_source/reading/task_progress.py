@@ -1,4 +1,4 @@
-"""The position of a task in each of its ranges, and how a frame moves it.  Does no I/O and uses no clock."""
+"""The positions of a task in its ranges, and how a frame moves them.  Does no I/O and uses no clock."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -26,7 +26,7 @@ class Move(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EarlyEnd:
-    """A range that its broker ended before the task had all of it."""
+    """A range that its broker ended before the task had all of the range's records."""
 
     index: int
     segment: "Segment"
@@ -66,8 +66,9 @@ class TaskProgress:
         return [self.ranges[index]._replace(from_offset=self.at[index]) for index in indices]
 
     def check(self, frame: "PullFrame", indices: list[int]) -> CheckedFrame:
-        """Checks a frame that answers a call for the ranges `indices`.  Raises RecordError or BadAnswer if the frame
-        is wrong.  Does not move any position."""
+        """Checks a frame that answers a call for the ranges `indices`, without moving any position.  Raises RecordError
+        or BadAnswer if the frame is wrong.
+        """
         records = Records.walk(frame.records, frame.count, frame.sizes or None)
         offsets, queue_ids = records.queue_offset, records.queue_id
         moves: list[Move] = []

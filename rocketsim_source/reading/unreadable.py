@@ -1,8 +1,8 @@
 """Decides what to do with records that arrive complete but cannot be read, because the body does not decompress or has
 a wrong checksum: which broker to ask for another copy, and which records to leave out.  Pure.
 
-Each member of a pair has its own copy, so a record that is damaged on one disk may be intact on the other.  A record is
-given up only when every member of its broker name has sent it damaged, or has no copy.
+Each broker of a broker name has its own copy, so a record that is damaged on one disk may be intact on the other.  A
+record is given up only when every broker of the name has sent it damaged, or has no copy.
 """
 
 from collections.abc import Iterable, Mapping
@@ -47,21 +47,23 @@ class Unreadable:
             self.why.setdefault(place, why)
 
     def first_of(self, queue: MessageQueue, at: int) -> Place | None:
-        """Returns the first record of the queue, from that offset on, that is not given up yet."""
+        """Returns the queue's first unreadable record from offset `at` on that is not given up yet."""
         return min((place for place in self.sent_by if place.queue == queue and place.offset >= at), default=None)
 
     def error(self, place: Place) -> CorruptRecord:
         return CorruptRecord(place, self.sent_by[place], self.why[place])
 
     def ask_instead(self, place: Place, members: Mapping[int, bool]) -> int | None:
-        """Returns another member that may have the record, reachable members first.  Returns None if all have been
-        asked."""
+        """Returns another broker id that may have the record, reachable brokers first.  Returns None if all brokers
+        have been asked.
+        """
         others = members.keys() - self.sent_by[place]
         return min(others, key=lambda broker_id: (not members[broker_id], broker_id), default=None)
 
     def leave_out(self, queue: MessageQueue, members: Iterable[int]) -> list[int]:
-        """Gives up the queue's records that every member has sent damaged or does not have.  Returns the offsets of
-        these records."""
+        """Gives up the queue's records that every broker of the name has sent damaged or does not have.  Returns the
+        offsets of these records.
+        """
         asked = set(members)
         given_up = sorted(place.offset for place, ids in self.sent_by.items() if place.queue == queue and asked <= ids)
         self.left_out.setdefault(queue, set()).update(given_up)

@@ -1,6 +1,6 @@
 """Converts a DataFrame's rows to columns of messages, one part for each topic and queue.
 
-No Python object is made for a row.
+For speed, no Python object is made for a row.
 """
 
 from collections import Counter
@@ -20,13 +20,13 @@ from rocketsim_client.sending.property_columns import entries, unfit
 from rocketsim_source.sink.row_ids import RowIds
 from rocketsim_source.sink.sink_columns import SinkColumns
 
-# Properties that clients and brokers set by themselves, or that are columns of their own.
+# The properties that clients and brokers set by themselves, or that are columns of their own.
 NOT_THE_SENDERS = binaries(sorted(name.encode() for name, use in PROPERTIES.items() if use is not PropertyUse.RESERVED))
 
 
 @dataclass(slots=True)
 class OutgoingRows:
-    """Rows for one topic, and for one queue if they name a queue id."""
+    """Rows for one topic.  If the rows name a queue id, all rows of an OutgoingRows name the same one."""
 
     topic: str
     queue_id: int | None
@@ -57,8 +57,8 @@ def outgoing(
 ) -> Iterator[OutgoingRows]:
     """Yields the batch's rows by topic and queue id.  Each part keeps the order of its rows.
 
-    Without `row_ids` the producer makes the ids.  With `left_out`, invalid properties are left out, and counted in it
-    by name.  Without `left_out` invalid properties are kept, and the producer refuses their rows.
+    Without `row_ids` the producer makes the message ids.  With `left_out`, invalid properties are left out, and counted
+    there by name.  Without `left_out`, invalid properties are kept, and the producer refuses their rows.
     """
 
     bodies = batch.column(columns.body)
@@ -100,7 +100,7 @@ def outgoing(
 
 
 def first(rows: pa.BooleanArray) -> int:
-    """Returns the number of the first row that is true."""
+    """Returns the number of the first row whose value is true."""
     return int(np.argmax(mask(rows)))
 
 
@@ -132,8 +132,9 @@ def with_keys_as_groups(keys: pa.Array, message_groups: pa.Array | None, queue_i
 
 
 def parts(values: pa.Array | None) -> Iterator[tuple[Any, pa.Array | None]]:
-    """Yields each distinct value with its rows, in the order of the values' first rows.  The rows are None if all
-    rows have the value."""
+    """Yields each distinct value with its rows, in the order of the values' first rows.  If all rows have the same
+    value, it is yielded with None instead of the rows.
+    """
     if values is None:
         yield None, None
         return
@@ -169,8 +170,8 @@ def taken(whole: OutgoingRows, rows: pa.Array | None) -> OutgoingRows:
 def as_text(values: pa.Array, what: Callable[[int], tuple[int, str]]) -> pa.StringArray:
     """Returns bytes as text, because RocketMQ stores everything but bodies as UTF-8.
 
-    Raises RowProblem for bytes that are not UTF-8.  `what` then says to which row and which part of a message they
-    belong.
+    Raises RowProblem for bytes that are not UTF-8.  `what` maps the index of the bytes to their row and to the part of
+    the message that they are.
     """
     if values.type == pa.string():
         return values
@@ -191,9 +192,10 @@ def as_text(values: pa.Array, what: Callable[[int], tuple[int, str]]) -> pa.Stri
 
 
 def user_properties(column: pa.Array, left_out: Counter[str] | None) -> pa.MapArray:
-    """Returns the properties of a map column, or of Kafka's headers, without those that clients and brokers set by
-    themselves, so that rows which were read can be written again.  With `left_out`, properties that a message cannot
-    have are removed, too, and counted in it."""
+    """Returns the properties of a map column, or of Kafka's headers.  Properties that clients and brokers set by
+    themselves are left out, so that rows which were read can be written again.  With `left_out`, properties that a
+    message cannot have are left out, too, and counted there.
+    """
     names, values, places = entries(column)
     keep = ~mask(pc.is_in(binary_view(names), value_set=NOT_THE_SENDERS))
     names, values, places = kept(names, values, places, keep)
@@ -204,9 +206,7 @@ def user_properties(column: pa.Array, left_out: Counter[str] | None) -> pa.MapAr
         left_out.update(str(name) for name in names.filter(booleans(lost)).to_pylist())
         names, values, places = kept(names, values, places, ~lost)
     if names.null_count:
-        names = names.fill_null(
-            ""
-        )  # an Arrow map has no null names, and the producer refuses empty names as it would null ones
+        names = names.fill_null("")  # an Arrow map cannot have null names, and the producer refuses empty names, too
     return pa.MapArray.from_arrays(numbers(places.astype(np.int32)), names, values)
 
 

@@ -1,13 +1,15 @@
-"""Message ids for `sinkMode=idempotent`: a row that is written again gets the same id.  Pure.
+"""Makes message ids for `sinkMode=idempotent`, where a row that is written again gets the same id.  Pure.
 
-    ColumnIds   a hash of the columns that the user names; it does not depend on the row's partition or place
-    PlaceIds    the row's place: name of the write, query, batch, partition and row number.  The id stays the same only
-                if the batch is cut and ordered in the same way.  The sink cannot check that, so the user has to ask
-                for these ids with a `sinkName`
+    ColumnIds   The id is a hash of the columns that the user names.  It does not depend on the row's partition or
+                place.
+    PlaceIds    The id is made of the row's place: name of the write, query, batch, partition and row number.  The id
+                stays the same only if the batch is cut and ordered in the same way.  The sink cannot check this, so
+                the user has to ask for PlaceIds with a `sinkName`.
 
-ColumnIds and PlaceIds are 32 hex digits, like RocketMQ's ids.  A scheme is never changed, because a batch that is
-repeated after an upgrade has to get the same ids again.  A new scheme gets a new number (`idVersion`).  The default
-stays 1, which means ColumnIds and PlaceIds.  Version 0 (`OldIds`) finishes batches that an older release began.
+ColumnIds and PlaceIds are 32 hex digits, like RocketMQ's ids.  The way to make ids is never changed, because a batch
+that is repeated after an upgrade has to get the same ids again.  A new way gets a new number (`idVersion`).  The
+default is 1, which means ColumnIds and PlaceIds, and stays 1.  Version 0 (`OldIds`) finishes batches that an older
+release began.
 """
 
 import decimal
@@ -21,7 +23,8 @@ from rocketsim_proto.records.slices import fixed_binary
 from rocketsim_proto.records.unique_ids import hex_strings
 
 NULL_SIZE = 0xFFFFFFFF
-# As many digits as Arrow's widest decimal has.  The default context rounds to 28 digits, and Spark's decimals have 38.
+# Keeps as many digits as Arrow's widest decimal has.  The default context rounds to 28 digits, and Spark's decimals
+# have 38.
 ALL_DIGITS = decimal.Context(prec=76)
 
 
@@ -43,7 +46,7 @@ def digest(size: int, *parts: str) -> bytes:
 class PlaceIds:
     """Makes ids from the places of rows.
 
-    `whole` names the unit that Spark repeats: query and batch of a stream, or the job of a batch write.
+    `whole` names what Spark runs again as a whole: query and batch of a stream, or the job of a batch write.
     """
 
     def __init__(self, sink_name: str, topic: str | None, whole: str, partition: int) -> None:
@@ -54,7 +57,7 @@ class PlaceIds:
         numbers = np.arange(self._rows, self._rows + batch.num_rows)
         self._rows += batch.num_rows
         if self._rows > 1 << 32:
-            raise ValueError("more than 4,294,967,296 rows in a task: ids have no more numbers; use more partitions")
+            raise ValueError("more than 4,294,967,296 rows in a task: there are no more ids; use more partitions")
         rows = np.empty((batch.num_rows, 16), np.uint8)
         rows[:, :12] = self._prefix
         rows[:, 12:] = numbers.astype(">u4").view(np.uint8).reshape(-1, 4)
@@ -62,7 +65,7 @@ class PlaceIds:
 
 
 class ColumnIds:
-    """Makes ids from columns, which are given by their indexes.  The topic is always hashed with them."""
+    """Makes ids by hashing the topic and the columns with the given indexes."""
 
     def __init__(self, sink_name: str, topic: str | None, columns: tuple[int, ...]) -> None:
         self._begin = digest(16, "columns", sink_name)
@@ -82,7 +85,8 @@ class ColumnIds:
             sizes = pc.fill_null(pc.binary_length(values).cast(pa.int64()), NULL_SIZE).to_numpy()
             pieces += [fixed_binary(sizes.astype(">u4").view(np.uint8), 4), pc.fill_null(values, b"")]
         rows = pc.binary_join_element_wise(*pieces, b"")
-        # A loop over rows, about a microsecond each, because neither numpy nor Arrow has a hash of this quality.
+        # The rows are hashed in a loop, at about a microsecond each, because neither numpy nor Arrow has a hash of this
+        # quality.
         digests = b"".join([hashlib.blake2b(row, digest_size=16).digest() for row in rows.to_pylist()])
         return hex_strings(np.frombuffer(digests, np.uint8).reshape(-1, 16))
 

@@ -29,8 +29,8 @@ from rocketsim_source.options.sink_options import SinkOptions
 from rocketsim_source.schema import HEADERS, KAFKA, ROCKETMQ
 
 TEXT = (StringType(), BinaryType())
-# Types from which ids can be made: equal values have the same bytes, so they have one hash.  Floating point is left
-# out, because 0.0 equals -0.0, and NaN has many forms.
+# Types from which ids can be made, because equal values have the same bytes, and so the same hash.  Floating point is
+# left out, because 0.0 equals -0.0, and NaN has many forms.
 HASHED: tuple[type[DataType], ...] = (
     StringType,
     BinaryType,
@@ -113,7 +113,7 @@ class SinkColumns:
 
 
 def id_column(name: str, schema: StructType) -> int:
-    """Returns the index of one column of idColumns."""
+    """Returns the index of the column `name`, which is one of idColumns."""
     by_name = {field.name.lower(): index for index, field in reversed(list(enumerate(schema.fields)))}
     index = by_name.get(name.lower())
     if index is None:

@@ -34,13 +34,13 @@ producers_of_process: dict[tuple[object, ...], Producer] = {}
 
 
 class SendStuck(RuntimeError):
-    """Raised if no frame has ended, acknowledged or refused, within the time limit."""
+    """Raised if no frame has been acknowledged or refused within the time limit."""
 
 
 def write_rows(plan: SinkPlan, batches: Iterator[pa.RecordBatch]) -> Sent:
-    """Sends all rows, and returns when a broker has acknowledged every one.
+    """Sends all rows, and returns when brokers have acknowledged every row.
 
-    Raises if a row could not be sent, so that the task fails.
+    Raises an error if a row could not be sent, so that the task fails.
     """
     sender = RowSender(plan, worker_producer(plan.options), row_ids(plan))
     for batch in batches:
@@ -92,14 +92,15 @@ def worker_producer(options: SinkOptions) -> Producer:
 
 
 def refused(error: RowIllegal, topic: str, rows: Rows) -> MessageIllegal:
-    """Returns the error of one of these rows, with the row's number in the task instead of its number in the send."""
+    """Returns the error for a row that the producer refused.  The error names the row by its number in the task instead
+    of its number in the send.
+    """
     skip = " (invalidProperties=skip leaves it out)" if error.problem.startswith("property ") else ""
     return MessageIllegal(f"topic {topic!r}: {place(int(rows[error.row]))}: {error.problem}{skip}")
 
 
 def place(row: int) -> str:
-    """Describes a row in the way by which users find it: by its number, from 0, in the partition that this task
-    writes."""
+    """Describes a row by its number, from 0, in the partition that this task writes, so that users can find the row."""
     context = TaskContext.get()
     return f"row {row}" + (f" of partition {context.partitionId()}" if context is not None else "")
 
@@ -126,7 +127,7 @@ class RowSender:
         except RowProblem as error:
             raise ValueError(f"{place(self._rows_before + error.row)}: {error.problem}") from None
         self._rows_before += batch.num_rows
-        # Each broker has its own limit of frames in flight.  This limit only bounds the memory for waiting frames.
+        # Each broker has its own limit of frames in flight.  The limit here only bounds the memory for waiting frames.
         while len(self._waiting) > 4 * self._plan.options.max_inflight:
             self._settle()
 
@@ -161,7 +162,7 @@ class RowSender:
         return Sent(dict(self._statuses), dict(self._left_out or {}))
 
     def _acknowledged(self, future: Any) -> BatchPart:
-        """Waits for the next frame's acknowledgement.
+        """Waits for a frame's acknowledgement.
 
         Every frame is answered or fails within sendTimeoutMs after it was sent.  If no frame is answered or fails for
         twice that time, something is stuck, and the task fails, because otherwise it would hang.
@@ -182,7 +183,7 @@ class RowSender:
                     ) from None
 
     def _settle(self) -> None:
-        """Waits for the oldest frame, and counts the status of its messages."""
+        """Waits until the oldest frame is acknowledged, and counts its messages by their send status."""
         future, rows = self._waiting.popleft()
         try:
             part = self._acknowledged(future)
@@ -194,10 +195,10 @@ class RowSender:
             raise RuntimeError(f"{len(part.msg_ids)} messages were stored with {status} (unsyncedSendPolicy=fail)")
 
     def _queue(self, rows: OutgoingRows) -> Any:
-        """Returns the queue that a row names.
+        """Returns the queue to which the rows go, or None if they name none.
 
-        A queue id in the column queueId does not name a broker, so the topic's broker names are used in turn.  A number
-        in the column partition also names the broker.
+        The column queueId does not name a broker, so rows with a queue id go to each of the topic's brokers in turn.  A
+        number in the column partition also names the broker.
         """
         if rows.queue_id is None:
             return None

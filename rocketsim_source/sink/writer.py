@@ -1,8 +1,8 @@
 """RocketSim as a sink: Arrow batches become messages, and a task ends when every message is acknowledged.
 
-atLeastOnce   a task that is repeated sends its rows again, with new message ids
-idempotent    a row that is written again has its first id again (`row_ids.py`), so that dropDuplicates("msgId") keeps
-              each row once
+atLeastOnce   A task that is repeated sends its rows again, with new message ids.
+idempotent    A row that is written again has the same message id as before (`row_ids.py`), so that
+              dropDuplicates("msgId") keeps each row once.
 """
 
 import logging
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class SinkPlan:
-    """What Spark pickles for the executors.
+    """What a task needs for writing: Spark pickles the SinkPlan for the executors.
 
     All tasks of a batch write, and their repetitions, have the same `job`.
     """
@@ -52,7 +52,7 @@ def with_protocol(options: SinkOptions) -> SinkOptions:
 
 
 class Sent(WriterCommitMessage):
-    """How many of a task's rows got each send status: SEND_OK, or a status that means less safely stored.
+    """Counts a task's rows by their send status, which is SEND_OK or a status for messages that are stored less safely.
 
     `left_out` counts by name the properties that were not sent (invalidProperties=skip).
     """

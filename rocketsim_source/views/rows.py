@@ -1,7 +1,7 @@
-"""Makes the rows of each view.  All brokers are asked when a query runs.
+"""Makes the rows of each view, for which all brokers are asked when a query runs.
 
-A broker that does not answer, or a name server that knows no broker, is an error, because a table that lacks some rows
-would hide problems.
+A broker that does not answer is an error, and so is a name server that knows no broker, because a table that lacks some
+rows would hide problems.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -17,8 +17,7 @@ Row = dict[str, Any]
 
 
 def rows_of(options: ViewOptions) -> list[Row]:
-    """Returns the rows, each with every column of the view.  Raises a broker's refusal, or an error if no broker
-    answers."""
+    """Returns the rows, each with every column of the view.  Raises an error if a broker refuses or does not answer."""
     with Admin(options.connection) as admin:
         if not admin.cluster_list():
             raise BrokerNotExist(f"the name server {';'.join(options.name_server)} knows no broker")
@@ -122,7 +121,7 @@ def _progress(admin: Admin, options: ViewOptions) -> Iterator[ConsumeProgress]:
 
 
 def _time(ms: int) -> datetime | None:
-    """Returns the time of milliseconds since 1970, or None for 0, which means that no such message exists."""
+    """Converts milliseconds since 1970 to a time, and 0 to None, because a broker reports 0 if there is no message."""
     return datetime.fromtimestamp(ms / 1000, UTC) if ms else None
 
 

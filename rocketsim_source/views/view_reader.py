@@ -1,4 +1,4 @@
-"""The reader that Spark uses for `view`.  One task asks the brokers and returns the rows."""
+"""The reader that Spark uses if the option `view` is set.  One task asks the brokers and returns the rows."""
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
