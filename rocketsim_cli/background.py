@@ -1,4 +1,4 @@
-"""Moves `rocketsim up --detach` into the background: into a forked process with a session of its own."""
+"""Moves `rocketsim up --detach` into the background: the command continues in a forked process with its own session."""
 
 import os
 import signal
@@ -13,24 +13,24 @@ from rocketsim_cli.trouble import Trouble
 
 
 class Background:
-    """A fork of this process, and the pipe on which it tells the foreground that the cluster is ready."""
+    """A forked process, and the pipe on which it tells its parent in the foreground that the cluster is ready."""
 
     def __init__(self, log: Path) -> None:
-        """Forks this process, and returns only in the new one.  The old process waits until the new one calls
-        `tell_ready` or ends, prints the new one's output, and raises typer.Exit or Trouble.
+        """Forks this process, and returns only in the child.  The parent waits until the child calls `tell_ready` or
+        ends, prints the child's output, and raises typer.Exit or Trouble.
 
-        Make a Background before this process starts threads, because a fork has only one thread.  The new process
+        Make a Background before this process starts threads, because a fork copies only the calling thread.  The child
         writes its output to `log`, which is emptied first.
         """
         sys.stdout.flush()
         sys.stderr.flush()
         log.write_bytes(b"")
-        reading, self._writing = os.pipe()  # Python's pipes are not inherited by the servers
+        reading, self._writing = os.pipe()  # the servers do not inherit this pipe, because Python closes it in them
         if pid := os.fork():
             os.close(self._writing)
             _wait(pid, reading, log)
         os.close(reading)
-        os.setsid()  # so that neither Ctrl-C nor the end of the terminal reaches this process
+        os.setsid()  # a new session, so that neither Ctrl-C nor the end of the terminal reaches this process
         for number, path, flags in ((0, os.devnull, os.O_RDONLY), *((one, str(log), os.O_APPEND) for one in (1, 2))):
             handle = os.open(path, flags | (os.O_WRONLY if number else 0))
             os.dup2(handle, number)

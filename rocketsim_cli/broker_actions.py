@@ -1,4 +1,6 @@
-"""The console's buttons for the brokers of a local cluster: they kill a broker as a crash would, and start it again."""
+"""The console's buttons for the brokers of a local cluster: one kills a broker as a crash would, the other starts it
+again.
+"""
 
 from collections.abc import Callable, Sequence
 
@@ -51,5 +53,5 @@ def _did(change: Callable[[ServerProcess], bool], server: ServerProcess) -> bool
         return change(server)
     except Trouble as error:
         raise RocketSimError(str(error)) from None
-    except KeyboardInterrupt:  # raised by the sleep that notices Ctrl-C
+    except KeyboardInterrupt:  # the cluster's `sleep` raises KeyboardInterrupt after Ctrl-C
         raise RocketSimError("the cluster is being stopped") from None

@@ -23,12 +23,12 @@ from rocketsim_cli.local_cluster import LocalCluster, ServerProcess
 from rocketsim_cli.running_process import RunningProcess
 from rocketsim_cli.trouble import Trouble
 
-FORMER_SERVERS_TIMEOUT_S = 10.0  # servers end by themselves as soon as their `rocketsim up` was killed
+FORMER_SERVERS_TIMEOUT_S = 10.0  # the servers of a killed `rocketsim up` end by themselves within this time
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A process of the cluster, or a service inside one, such as the web console."""
+    """A process of the cluster, or a service inside another member's process, such as the web console."""
 
     name: str
     role: str
@@ -40,8 +40,8 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class RunningCluster:
-    """The processes of a cluster.  `is_ready` is True once all servers serve.  Until then, the process of `rocketsim
-    up` is the only member.
+    """The processes of a cluster.  `is_ready` is True once all servers serve.  While the servers start, `members` has
+    only the process of `rocketsim up`.
     """
 
     is_ready: bool
@@ -49,7 +49,7 @@ class RunningCluster:
 
     @property
     def supervisor(self) -> RunningProcess:
-        """The process of `rocketsim up`, which has started all others."""
+        """The process of `rocketsim up`, which has started all other processes."""
         return self.members[0].process
 
     def running(self) -> list[Member]:
@@ -144,8 +144,8 @@ class ClusterDirectory:
         return f"rocketsim {word}" if self.folder == _default() else f"rocketsim {word} --dir {self.folder}"
 
     def load(self) -> RunningCluster | None:
-        """Returns the cluster that `cluster.json` describes, even if its processes have ended since.  Returns None
-        without that file.
+        """Returns the cluster that `cluster.json` describes, even if its processes have ended since.  Returns None if
+        the directory has no `cluster.json`.
         """
         try:
             text = self._state.read_text()
@@ -169,8 +169,8 @@ class ClusterDirectory:
         self._state.unlink(missing_ok=True)
 
     def wait_for_former_servers(self) -> None:
-        """Waits until the servers of a killed `rocketsim up` have ended, then deletes their `cluster.json`.  Raises
-        Trouble if they still run after FORMER_SERVERS_TIMEOUT_S.
+        """Waits until the servers of a killed `rocketsim up` have ended, then deletes the old `cluster.json`.  Raises
+        Trouble if one of these servers still runs after FORMER_SERVERS_TIMEOUT_S.
         """
         former = self.load()
         deadline = time.monotonic() + FORMER_SERVERS_TIMEOUT_S

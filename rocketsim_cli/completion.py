@@ -1,7 +1,8 @@
 """Completes names at the Tab key: the topics, groups, brokers and clusters that the cluster has at that moment.
 
-`rocketsim --install-completion` installs it.  At Tab the shell runs `rocketsim` with the words before the cursor.  If
-the cluster cannot be asked, no names are offered; an error would stand in the middle of the user's command line.
+`rocketsim --install-completion` installs the completion in the user's shell.  At Tab the shell runs `rocketsim` with
+the words before the cursor.  If the cluster cannot be asked, no names are offered, because an error text would appear
+in the middle of the user's command line.
 """
 
 import contextlib
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from rocketsim_client.connection import Connection
 
 TIMEOUT_S = 1.0
-VARIABLE = "_ROCKETSIM_COMPLETE"  # the shell sets it when it runs `rocketsim` to complete a word
+VARIABLE = "_ROCKETSIM_COMPLETE"  # the shell sets this environment variable when it runs `rocketsim` to complete a word
 before_fragment = ""  # the front part of the word at the cursor, which bash has cut off at a colon
 
 
@@ -61,7 +62,7 @@ def _completed(ctx: typer.Context, incomplete: str, names: "Callable[[Admin], It
 
 
 def _found(ctx: typer.Context, names: "Callable[[Admin], Iterable[str]]") -> list[str]:
-    """Asks the cluster, and waits at most TIMEOUT_S.  Returns the names that have arrived by then."""
+    """Returns the names that the cluster has sent within TIMEOUT_S."""
     found: list[str] = []
 
     def ask(connection: "Connection") -> None:
@@ -80,10 +81,12 @@ def _found(ctx: typer.Context, names: "Callable[[Admin], Iterable[str]]") -> lis
 
 
 def _connection(ctx: typer.Context) -> "Connection":
-    """Returns the connection that the finished command would use.  The options before the command are taken from the
-    parsed words, because typer does not call `rocketsim` for a completion.
+    """Returns the connection that the finished command would use.
+
+    For a completion typer does not call `rocketsim`, so this function takes the options before the command from the
+    parsed words.
     """
-    import rocketsim_client  # noqa: F401 -- imported before the time-out starts, because it takes a while
+    import rocketsim_client  # noqa: F401 -- a slow import, so it happens before the time-out starts
     from rocketsim_cli import contexts
     from rocketsim_cli.connection import Invocation, connection_to
     from rocketsim_cli.tls import ConnectionOptions
@@ -97,10 +100,10 @@ def _connection(ctx: typer.Context) -> "Connection":
 
 
 def join_words_of_bash(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Joins the words that bash has split at colons, as in `-n 127.0.0.1:9876`.  This must happen before the words are
-    parsed.
+    """Joins the words that bash has split at colons, as in `-n 127.0.0.1:9876`.
 
-    Bash sees only the part after the last colon as the word at the cursor, and a completion replaces only that part.
+    Call this function before typer parses the words.  Bash sees only the part after the last colon as the word at the
+    cursor, and a completion replaces only that part.
     """
     global before_fragment
     if environment.get(VARIABLE) != "complete_bash" or "COMP_WORDS" not in environment:

@@ -24,7 +24,9 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
-    """The options before the command, and the cluster of the context in use."""
+    """What the user has set for one run of `rocketsim`: the options before the command, and the cluster of the context
+    in use.
+    """
 
     options: ConnectionOptions
     cluster: Cluster | None = None
@@ -37,8 +39,8 @@ def connection_to(name_server: str, context: typer.Context) -> "Connection":
 
 
 def options_of(name_server: str, context: typer.Context) -> dict[str, Any]:
-    """Returns the keyword arguments of `Connection.of`, without the address.  `context` is typer's context of the
-    command.
+    """Returns the keyword arguments of `Connection.of`, without the address.  `context` is the command's context from
+    typer.
     """
     found = context.find_object(Invocation)
     options = given_options(context)
@@ -55,6 +57,6 @@ def given_options(context: typer.Context) -> ConnectionOptions:
 
 
 def _merged(given: ConnectionOptions, others: ConnectionOptions) -> ConnectionOptions:
-    """Returns the given options.  Options that were not given are taken from `others`, the options of a context."""
+    """Returns the given options, and takes each option that was not given from `others`, the options of a context."""
     own = {one.name: getattr(given, one.name) for one in fields(given) if getattr(given, one.name) != one.default}
     return replace(others, **own)

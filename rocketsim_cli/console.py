@@ -1,4 +1,6 @@
-"""`rocketsim console`: serves the web console.  `rocketsim up` also serves one, for the cluster that it starts."""
+"""`rocketsim console`: serves the web console.  `rocketsim up` also serves a web console, for the cluster that it
+starts.
+"""
 
 import contextlib
 from collections.abc import Iterator
@@ -16,8 +18,8 @@ from rocketsim_cli.tables import note
 from rocketsim_cli.trouble import Trouble, WrongCommandLine
 
 PORT = 8088
-ACTION_TIMEOUT_S = 5.0  # for a call to one broker that changes something for a user
-ASK_TIMEOUT_S = 2.0  # for a call to one broker; short, so that a page soon shows which broker does not answer
+ACTION_TIMEOUT_S = 5.0  # the time-out of a call to one broker that changes something for a user
+ASK_TIMEOUT_S = 2.0  # the time-out of a call that reads; short, so that a page soon shows which broker does not answer
 INSTALL = command_for("console")
 _FILE: dict[str, Any] = {"exists": True, "dir_okay": False, "show_default": False}
 
@@ -49,7 +51,7 @@ def console(
     if (cert is None) != (key is None):
         raise WrongCommandLine("--cert and --key are a pair: the console's certificate and its key")
     if client_ca is not None and cert is None:
-        raise WrongCommandLine("--client-ca: browsers show a certificate over TLS only; give --cert and --key, too")
+        raise WrongCommandLine("--client-ca: browsers show a certificate only over TLS, so give --cert and --key, too")
     if write and cert is None and not _is_loopback(bind):
         raise WrongCommandLine(
             f"--write with --bind {bind}: users type their access keys into the pages; give --cert and --key, too"
@@ -111,5 +113,5 @@ def console_for(cluster: LocalCluster) -> Iterator[str | None]:
 
 
 def announcement(url: str | None) -> str:
-    """Says where the console of `console_for` is, or what to install for one."""
+    """Returns a line that names the console's URL, or says what to install to get a console."""
     return f"console on {url}" if url else f"no console: its packages are not installed ({INSTALL})"

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 COMMIT_EVERY_S = 1.0
 IDLE_S = 0.2
-WAIT_S = 1.0  # how long a pop waits for a message
+WAIT_S = 1.0  # how long a pop waits for a message, in seconds
 AHEAD = 1000  # the most messages that are received and not yet acknowledged
 ACKS = 32  # the most messages that are shown and not yet acknowledged
 
@@ -76,10 +76,9 @@ def consume(
 ) -> None:
     """Show messages, and commit the offsets of the messages that were shown.
 
-    The command pulls all queues up to their ends. With --pop the brokers choose which messages to deliver, as to
-    RocketMQ 5's clients: each message goes to one member of the group. Messages that were shown are acknowledged;
-    messages that were received but not shown are delivered to other members. With --pop the command ends when no
-    message has come for a second.
+    The command pulls all queues up to their ends. With --pop each message goes to one member of the group, which the
+    brokers choose, as for RocketMQ 5's clients. Messages that were shown are acknowledged; messages that were received
+    but not shown are delivered to other members. With --pop the command ends when no message has come for a second.
     """
     from rocketsim_client import Consumer, PullConsumer, SqlExpression
 
@@ -89,7 +88,7 @@ def consume(
         raise WrongCommandLine("--pop needs a group: -g NAME")
     if pop and start is not None:
         raise WrongCommandLine(
-            "--pop starts where the group is, not --from; `rocketsim admin resetOffsetByTime` moves the group"
+            "--pop starts at the group's offsets, not at --from; `rocketsim admin resetOffsetByTime` moves the offsets"
         )
     if sql is not None and tags != "*":
         raise WrongCommandLine("--tags or --sql, not both: in SQL92 the tag is the property TAGS")
@@ -114,8 +113,8 @@ def consume(
 
 
 class Source(Protocol):
-    """Yields messages, and commits the messages that its caller has taken. A message counts as taken when the caller
-    asks for the next one.
+    """Yields messages, and commits the messages that its caller has taken. A message is taken when the caller asks for
+    the next message.
     """
 
     def messages(self, stop: threading.Event, *, follow: bool) -> "Iterator[MessageView]": ...
@@ -190,8 +189,8 @@ class Reader:
         self._ends = {queue: bounds[queue].max_offset for queue in self._queues if queue in bounds}
 
     def messages(self, stop: threading.Event, *, follow: bool) -> "Iterator[MessageView]":
-        """Yields messages until `stop` is set. Without `follow`, ends at the offsets at which the queues ended at the
-        start.
+        """Yields messages until `stop` is set. Without `follow`, ends when every queue is read up to the end that the
+        queue had at `start`.
         """
         from rocketsim_client.errors import Unreachable
 
@@ -244,8 +243,8 @@ class Reader:
 
 
 class Member:
-    """Receives messages as a member of a consumer group, and acknowledges the messages that its caller has taken,
-    several with one call.
+    """Receives messages as a member of a consumer group. Acknowledges the messages that its caller has taken, several
+    with one call.
     """
 
     def __init__(self, consumer: "Consumer", *, tell: Callable[[str], None]) -> None:
@@ -281,7 +280,7 @@ class Member:
                 self._taken.append(message)
 
     def commit(self) -> None:
-        """Acknowledges the taken messages. After an error they are kept for the next call."""
+        """Acknowledges the taken messages. After a failure the messages are kept for the next call."""
         from rocketsim_client import InvalidReceiptHandle
 
         if not self._taken:
@@ -294,7 +293,7 @@ class Member:
 
 
 class _Statuses:
-    """Tells the user about a status that is less safe than `COMMIT_OK`, once until the status changes."""
+    """Warns the user if commits or acknowledgements are less safe than `COMMIT_OK`, once per change of the status."""
 
     def __init__(self, done: str, tell: Callable[[str], None]) -> None:
         self._done, self._tell = done, tell

@@ -9,8 +9,8 @@ The contexts are in `rocketsim/contexts.toml` in the user's configuration direct
     tls = true
     tlsCa = "/etc/rocketsim/ca.pem"
 
-The command line and the environment override a context.  A command that is given another address than the context's
-uses none of the context's options, so that no other server gets its keys.
+The command line and the environment override a context.  If a command is given another address than the context's, it
+uses none of the context's options, so that another server does not get the context's keys.
 """
 
 import json
@@ -54,13 +54,13 @@ class Contexts:
 
     def chosen(self, name: str | None) -> Cluster | None:
         """Returns the context with this name, or the current context if no name is given.  Returns None if no context
-        is current. Raises Trouble if the context does not exist.
+        is current.  Raises Trouble if the context does not exist.
         """
         name = name or self.current
         return self.of(name) if name else None
 
     def text(self) -> str:
-        """Returns the text of the file.  Options that have their default are left out."""
+        """Returns the text of the contexts file.  Options that have their default value are left out."""
         lines = [f"current = {_toml(self.current)}", ""]
         for name, cluster in sorted(self.clusters.items()):
             given = {one: value for one in DEFAULTS if (value := getattr(cluster.options, one)) != DEFAULTS[one]}
@@ -70,18 +70,20 @@ class Contexts:
 
 
 def _toml(value: bool | str | Path) -> str:
-    """Returns a value as TOML, which JSON's form of it is if only DEL is escaped in it."""
+    """Returns a value in TOML's syntax.  JSON's syntax is valid TOML, too, if the character DEL is escaped."""
     text = json.dumps(value if isinstance(value, bool) else str(value), ensure_ascii=False)
     return text.replace("\x7f", "\\u007f")
 
 
 def path() -> Path:
-    """Returns the path of the file, which need not exist.  The path is relative if the user has no home directory."""
+    """Returns the path of the contexts file, which need not exist.  The path is relative if the user has no home
+    directory.
+    """
     return Path(os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")) / "rocketsim" / "contexts.toml"
 
 
 def load() -> Contexts:
-    """Reads the file.  Raises Trouble with the path and the reason if the file is damaged."""
+    """Reads the contexts file.  Raises Trouble with the path and the reason if the file is damaged."""
     file = path()
     try:
         text = file.read_text("utf-8") if file.is_absolute() else ""
@@ -108,11 +110,13 @@ def _cluster(name: str, values: Any) -> Cluster:
         raise _damaged(f"context {name!r} has no nameServer")
     for key, value in values.items():
         if not isinstance(value, types.get(key, ())):
-            raise _damaged(f"context {name!r}: {key} = {value!r} is not one of {', '.join(types)}, or of another type")
+            raise _damaged(
+                f"context {name!r}: {key} = {value!r} has an unknown key or the wrong type; keys are {', '.join(types)}"
+            )
     given = {one: _option(one, values[camel(one)]) for one in DEFAULTS if camel(one) in values}
     try:
         return Cluster(values["nameServer"], ConnectionOptions(**given))
-    except WrongCommandLine as error:  # options that do not go together
+    except WrongCommandLine as error:  # for example a certificate without its key
         raise _damaged(f"context {name!r}: {error}") from error
 
 
@@ -125,12 +129,12 @@ def _damaged(reason: str) -> Trouble:
 
 
 def save(contexts: Contexts) -> None:
-    """Replaces the file as a whole, so that it has its old content after a failure."""
+    """Replaces the contexts file as a whole, so that a failed write leaves the old content."""
     from broker_service.store.files import Files
 
     file = path()
     if not file.is_absolute():
-        raise Trouble("contexts need a directory: this user has no home directory, so set XDG_CONFIG_HOME")
+        raise Trouble("this user has no home directory for the contexts file: set XDG_CONFIG_HOME")
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     Files().write_atomically(file, contexts.text().encode(), private=True)
 
@@ -143,7 +147,7 @@ def takes_name_server(command: Any) -> bool:
 
 def defaults(command: Any, name_server: str) -> Mapping[str, Any]:
     """Returns Click's `default_map` that makes this name server the default of `-n` in the command and its subcommands.
-    The command line and NAMESRV_ADDR override it.
+    The command line and NAMESRV_ADDR override this default.
     """
     below = getattr(command, "commands", None)
     if below is None:

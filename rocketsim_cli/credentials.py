@@ -1,8 +1,9 @@
-"""The user and secret key with which the command line signs its calls, for servers with access control.
+"""The access key (the user) and the secret key with which the command line signs its calls, for servers with access
+control.
 
-All users of the machine can see a command line, so the secret is not an option. It comes from the environment
-(`ROCKETSIM_ACCESS_KEY`, `ROCKETSIM_SECRET_KEY`), or from a file like RocketMQ's `tools.yml`, which `ROCKETSIM_TOOLS`
-names:
+All users of the machine can see a command line, so there is no option for the secret. The keys come from the
+environment (`ROCKETSIM_ACCESS_KEY`, `ROCKETSIM_SECRET_KEY`), or from a file like RocketMQ's `tools.yml`, whose path is
+in `ROCKETSIM_TOOLS`:
 
     accessKey: admin
     secretKey: ...
@@ -22,7 +23,7 @@ _LINE = re.compile(r"(accessKey|secretKey)\s*:\s*(.*?)\s*")
 
 
 class Keys(TypedDict):
-    """Keyword arguments that each client of `rocketsim_client` takes. Both keys are empty without access control."""
+    """Keyword arguments that each client of `rocketsim_client` takes. Without keys, both values are empty."""
 
     access_key: str
     secret_key: str
@@ -39,8 +40,8 @@ def credentials() -> Keys:
 
 
 def where_from() -> str:
-    """Returns a hint for the error of a server that has refused a call. The hint is empty if the
-    user has given keys.
+    """Returns a hint that is appended to the error of a server that has refused a call. The hint is empty if the user
+    has given keys.
     """
     if any(map(os.environ.get, (ACCESS_KEY, SECRET_KEY, TOOLS))):
         return ""
@@ -48,7 +49,7 @@ def where_from() -> str:
 
 
 def of_file(path: Path) -> Keys:
-    """Reads `accessKey` and `secretKey` from a file of `name: value` lines. RocketMQ's other names are ignored."""
+    """Reads `accessKey` and `secretKey` from a file of `name: value` lines. Lines with other names are ignored."""
     lines = path.read_text("utf-8").splitlines()
     warn_if_others_may_read(path)
     found = {match[1]: match[2].strip("\"'") for line in lines if (match := _LINE.fullmatch(line.strip()))}
@@ -68,7 +69,7 @@ def warn_if_others_may_read(path: Path) -> None:
 
 
 def password(given: str) -> str:
-    """Returns the password; for `-`, the first line of standard input."""
+    """Returns the given password, or the first line of standard input if `-` is given."""
     if given != "-":
         return given
     return sys.stdin.readline().rstrip("\n")

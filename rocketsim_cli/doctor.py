@@ -1,7 +1,7 @@
 """`rocketsim doctor`: checks what the commands and Spark need, and says how to get what is missing.
 
-Each check is a line of the answer.  After a failed check the others still run, because one cause often makes several
-checks fail.
+Each check prints one line.  A failed check does not stop the next checks, because one cause often makes several checks
+fail.
 """
 
 import os
@@ -31,8 +31,8 @@ JAVA_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of a check.  `advice` says what to do after a failed check, or what could be
-    better after a good one.
+    """The result of a check.  `advice` says what to do after a failed check, or what could be better after a good
+    check.
     """
 
     check: str
@@ -56,7 +56,7 @@ def doctor(
         raise WrongCommandLine(f"{'-t' if topic else '--spark'} needs the cluster's name server: -n, or NAMESRV_ADDR")
     findings = list(of_installation())
     if name_server is not None:
-        if spark:  # first, because Spark must start before this process opens connections
+        if spark:  # the first check, because Spark must start before this process opens connections
             findings.append(of_spark(source_options({"name_server": name_server, **options_of(name_server, context)})))
         findings += of_cluster(context, name_server, topic)
     columns = ["check", "ok", "found", "advice"]
@@ -68,7 +68,7 @@ def doctor(
 
 
 def of_installation() -> Iterator[Finding]:
-    from importlib import metadata  # imported here, because it takes a tenth of a command's start
+    from importlib import metadata  # imported here, because the import takes a tenth of a command's start-up time
 
     from rocketsim_proto.records import kernels
 
@@ -94,8 +94,9 @@ def installed_version(package: str) -> str | None:
 
 
 def of_packages(requirements: Iterable[str], installed: Callable[[str], str | None]) -> Finding:
-    """Compares the installed packages with the distribution's requirements (`name>=version`).  A package of an extra is
-    compared only if it is installed."""
+    """Compares the installed packages with the distribution's requirements (`name>=version`).  A package that only an
+    extra requires is left out if it is not installed.
+    """
     wrong = []
     for requirement in requirements:
         matched = re.match(r"([\w-]+)>=([\d.]+)", requirement)
@@ -138,7 +139,7 @@ def of_java(said: str | None) -> Finding:
 
 
 def of_workers(pyspark_python: str | None, python3: str | None, executable: str) -> Finding:
-    """Checks the Python that Spark starts for its workers: PYSPARK_PYTHON, or else `python3` on the PATH."""
+    """Checks the Python that Spark starts for its workers, which is PYSPARK_PYTHON or else `python3` on the PATH."""
     worker = pyspark_python or python3
     if worker is not None and (found := shutil.which(worker)) and _same_environment(found, executable):
         return Finding("pysparkPython", True, worker)
@@ -147,15 +148,19 @@ def of_workers(pyspark_python: str | None, python3: str | None, executable: str)
 
 
 def _same_environment(python: str, other: str) -> bool:
-    """Returns True if both Pythons are in the same directory.  Links are not followed, because the Python of a virtual
-    environment is a link to a Python that lacks its packages.
+    """Returns True if both Pythons are in the same directory.
+
+    Links are not followed: in a virtual environment, `python` is a link to a Python that does not have the
+    environment's packages.
     """
     return os.path.dirname(os.path.abspath(python)) == os.path.dirname(os.path.abspath(other))
 
 
 def source_options(options: Mapping[str, Any]) -> dict[str, str]:
-    """Turns keyword arguments of the client into options of the Spark source (`tls_ca` into `tlsCa`).  Empty ones are
-    left out, and so is the default protocol, because a view has no such option.
+    """Turns keyword arguments of the client into options of the Spark source (`tls_ca` into `tlsCa`).
+
+    Empty options are left out.  The protocol `auto` is left out, too, because the view `brokers` has no option
+    `protocol`.
     """
     return {
         camel(name): str(value).lower() if value is True else str(value)
@@ -180,7 +185,7 @@ def of_spark(options: Mapping[str, str]) -> Finding:
         finally:
             if before is None:
                 session.stop()
-    except Exception as error:  # Spark and Py4J raise errors of many classes
+    except Exception as error:  # the errors of Spark and Py4J have no common class
         advice = "see the other checks; docs/spark-clusters.md lists what Spark needs"
         said = str(error).strip() or type(error).__name__
         return Finding("sparkReads", False, said.splitlines()[0], advice)
@@ -239,7 +244,9 @@ def _of_topic(admin: "Admin", topic: str) -> Finding:
 
 
 def _failed(check: str, error: Exception) -> Finding:
-    """Splits the error's text: the first sentence says what was found, the rest is the advice."""
+    """Makes a Finding of an error.  The first sentence of the error's text says what was found, and the rest is the
+    advice.
+    """
     line = explain(error)
     if line is None:
         raise error

@@ -9,7 +9,7 @@ from rocketsim_cli.options import AsJson, ClusterFolder
 from rocketsim_cli.tables import show_json
 from rocketsim_cli.trouble import Trouble
 
-TIMEOUT_S = 60.0  # `up` stops masters, slaves and the name server in turn, and kills what takes too long
+TIMEOUT_S = 60.0  # `up` stops masters, slaves and the name server in turn, and kills servers that take too long
 
 
 def down(folder: ClusterFolder = None, as_json: AsJson = False) -> None:

@@ -1,4 +1,4 @@
-"""Handles Ctrl-C, SIGTERM and a closed terminal for commands that have started processes and stop them in order."""
+"""Handles Ctrl-C, SIGTERM and a closed terminal for commands that start processes and must stop them in order."""
 
 import signal
 import time
@@ -9,29 +9,29 @@ NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class EndSignal:
-    """Notes the signals that come after `listen`.  As soon as one has come, `sleep` and `check` raise
+    """Remembers that a signal has come after `listen`.  As soon as a signal has come, `sleep` and `check` raise
     KeyboardInterrupt.
 
-    Python's own handler raises KeyboardInterrupt wherever the program is.  In a destructor or a callback Python drops
-    the exception, and in the middle of a stop it would leave the other processes running.  Here, further signals are
-    ignored while the command stops its processes.
+    Python's own handler would raise KeyboardInterrupt wherever the program is.  In a destructor or a callback, Python
+    would drop the exception.  While the command stops its processes, a KeyboardInterrupt would leave the other
+    processes running, so EndSignal ignores all signals after the first one.
     """
 
     def __init__(self) -> None:
-        # A threading.Event could deadlock: the handler runs in the main thread, perhaps while that holds the event's
-        # lock.
+        # A bool and no threading.Event: the signal handler can interrupt the main thread while that thread holds the
+        # event's lock, and would then wait for the lock forever.
         self._came = False
 
     def listen(self) -> None:
-        """Sets the signal handler.  Only the main thread may call this, and must call it again after a library has set
-        a handler of its own.
+        """Sets the signal handlers.  Call this method in the main thread, and call it again after a library has set its
+        own handler.
         """
         for number in NUMBERS:
             signal.signal(number, self._note)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._came = True
-        for further in NUMBERS:  # ignored by the system, because Python removes its handlers before it ends
+        for further in NUMBERS:  # SIG_IGN, because Python removes its own handlers before the process ends
             signal.signal(further, signal.SIG_IGN)
 
     def check(self) -> None:

@@ -1,7 +1,7 @@
 """Runs a name server and broker pairs on this machine, each server in a process of its own and on a free port.
 
-This module writes the servers' configuration, and starts, kills, restarts and stops them.  This module does not use
-gRPC, so that the process can also start Spark.
+This module writes the servers' configuration, and starts, kills, restarts and stops the servers.  This module does not
+use gRPC, so that the same process can also start Spark, which forks.
 """
 
 import contextlib
@@ -22,8 +22,8 @@ from rocketsim_cli.trouble import Trouble
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 15.0
 
-# RocketMQ preallocates 1 GiB of log and 400 MB of index for each broker, and needs a tenth of the disk free.  That is
-# too much for a trial on a laptop.
+# RocketMQ's defaults are too big for a trial on a laptop: a broker preallocates 1 GiB of log and 400 MB of index, and
+# needs a tenth of the disk free.
 LAPTOP = {
     "mappedFileSizeCommitLog": str(32 * 1024 * 1024),
     "mappedFileSizeConsumeQueue": str(50_000 * 20),
@@ -38,12 +38,12 @@ LAPTOP = {
 def pair_properties(
     pair: int, *, sync: bool, ports: tuple[int, int] = (0, 0), grpc_port: int = -1, remoting_port: int = -1
 ) -> list[dict[str, str]]:
-    """Returns the configurations of master and slave of the pair with this number (0: broker-a), with RocketMQ's keys.
+    """Returns the configuration of a pair's master and that of its slave, with RocketMQ's keys.  Pair 0 is broker-a.
 
-    `ports` are the ports of master and slave.  0, or a port that another process takes first, means any free port.
-    `grpc_port` is the port for RocketMQ 5's clients.  Master and slave have the same `grpc_port`, because only the
-    master opens it.  `remoting_port` is the port on which both serve RocketMQ 4's clients and tools, or 0 for any free
-    port.  With -1, a port is not opened.
+    `ports` are the ports of master and slave.  If a port is 0, or another process takes the port first, the broker uses
+    any free port.  `grpc_port` is the port for RocketMQ 5's clients.  Master and slave have the same `grpc_port`,
+    because only the master opens it.  `remoting_port` is the port on which each broker serves RocketMQ 4's clients and
+    tools, or 0 for any free port.  If `grpc_port` or `remoting_port` is -1, the brokers do not open that port.
     """
     name = f"broker-{chr(ord('a') + pair)}" if pair < 26 else f"broker-{pair}"
     shared = {
@@ -88,10 +88,11 @@ class ServerProcess:
     """One server: its configuration file, its log, and the process while it runs.
 
     `keys` are the configuration.  With `listenPort` 0 the first start takes a free port, and later starts keep it.
-    `sleep` is called while the server starts.  An exception of `sleep` ends the start.
+    While the server starts, `sleep` is called between two checks whether the server listens.  An exception of `sleep`
+    ends the start.
     """
 
-    module = "broker_service"  # the module that Python runs
+    module = "broker_service"  # the module that runs as the server, as in `python -m broker_service`
     start_timeout_s = START_TIMEOUT_S
     stop_timeout_s = STOP_TIMEOUT_S
 
@@ -146,7 +147,9 @@ class ServerProcess:
         return self._process is not None and self._process.poll() is None
 
     def start(self, **keys: object) -> Self:
-        """Starts the server, and returns when it listens.  Later starts use the changed `keys`, too."""
+        """Starts the server, and returns when it listens.  `keys` change the configuration of this start and of later
+        starts.
+        """
         self.launch(**keys)
         return self.wait_until_ready()
 
@@ -170,7 +173,7 @@ class ServerProcess:
         return self
 
     def options(self) -> dict[str, Any]:
-        """Further arguments of `Popen`."""
+        """Returns further arguments of `Popen`, which subclasses add."""
         return {}
 
     def wait_until_ready(self) -> Self:
@@ -185,7 +188,7 @@ class ServerProcess:
         return self
 
     def log(self) -> str:
-        """Returns the server's whole log, with all its starts."""
+        """Returns the server's whole log, which contains the output of all starts."""
         return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
 
     def last_output(self) -> str:
@@ -216,7 +219,7 @@ class ServerProcess:
         return self.wait()
 
     def wait(self) -> int:
-        """Waits for the end, and returns the exit status."""
+        """Waits until the server has ended, and returns its exit status."""
         assert self._process is not None, f"{self.name} was never started"
         try:
             return self._process.wait(self.stop_timeout_s)
@@ -230,10 +233,11 @@ def _text(value: object) -> str:
 
 @contextlib.contextmanager
 def starting_alone(sleep: Callable[[float], None] = time.sleep) -> Iterator[None]:
-    """Waits until no other process of this installation starts a cluster, and keeps others waiting meanwhile.
+    """Waits until no other process of this installation starts a cluster, and makes other processes wait until the
+    block ends.
 
-    Two clusters that start at once would find the same ports free.  After START_TIMEOUT_S it goes on, because the other
-    one may hang.
+    Two clusters that start at once would find the same ports free.  After START_TIMEOUT_S the block runs all the same,
+    because the other process may hang.
     """
     deadline = time.monotonic() + START_TIMEOUT_S
     with open(__file__, "rb") as lock:  # a file that every process of this installation can open
@@ -248,13 +252,13 @@ def _locked(file: BinaryIO) -> bool:
     except BlockingIOError:
         return False
     except OSError:
-        pass  # the file system has no locks
+        pass  # the file system supports no locks, so this process goes on without one
     return True
 
 
 def _ready(server: ServerProcess) -> ServerProcess:
-    """Waits until the server listens.  If another process has taken its port meanwhile, the server is started again on
-    a free port.
+    """Waits until the server listens.  If another process has taken the server's port meanwhile, the server is started
+    again on a free port.
     """
     port = int(str(server.keys["listenPort"]))
     try:
@@ -266,8 +270,8 @@ def _ready(server: ServerProcess) -> ServerProcess:
 
 
 class LocalCluster:
-    """A context manager for the servers of a cluster.  `start` starts them, and the end of the block stops them, also
-    after an error.
+    """A context manager for the servers of a cluster.  `start` starts the servers, and the end of the block stops them,
+    also after an error.
     """
 
     def __init__(
@@ -278,9 +282,10 @@ class LocalCluster:
         port: int = 0,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """`port` is the name server's port.  0, or a port that another process takes first, means any free port.
-        `remoting_port` is the name server's port for RocketMQ's remoting protocol, or -1 for none.  `sleep` is called
-        while servers start.  An exception of `sleep` ends the start.
+        """`port` is the name server's port.  If `port` is 0, or another process takes the port first, the name server
+        uses any free port.  `remoting_port` is the name server's port for RocketMQ's remoting protocol, or -1 for none.
+        While servers start, `sleep` is called between two checks whether they listen.  An exception of `sleep` ends the
+        start.
         """
         self.folder = folder
         self.sleep = sleep
@@ -334,8 +339,9 @@ class LocalCluster:
             return was_running
 
     def start_again(self, broker: ServerProcess) -> bool:
-        """Starts the broker and returns when it listens, or returns False if it runs already.  Any thread may call
-        it."""
+        """Starts the broker, and returns True when it listens.  Returns False if the broker already runs.  Any thread
+        may call this method.
+        """
         with self._lock:
             if self._is_stopping:
                 raise Trouble("the cluster is being stopped")
@@ -345,7 +351,7 @@ class LocalCluster:
             return True
 
     def stop(self) -> None:
-        """Stops masters first, so that their slaves get everything, and the name server last."""
+        """Stops the masters, so that their slaves can copy everything, then the slaves, and at last the name server."""
         with self._lock:
             self._is_stopping = True
         for generation in (self.masters, self.slaves, [self.namesrv]):

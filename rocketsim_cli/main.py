@@ -1,6 +1,6 @@
 """The `rocketsim` command: puts the commands together, and turns expected errors into one line and an exit status.
 
-Heavy imports (gRPC, PySpark, Arrow) happen inside the commands, so that `--help` and completion are quick.
+Heavy modules (gRPC, PySpark, Arrow) are imported inside the commands, so that `--help` and completion are quick.
 """
 
 import itertools
@@ -49,7 +49,7 @@ app.add_typer(admin, name="admin")
 
 def show_version(wanted: bool) -> None:
     if wanted:
-        from importlib import metadata  # imported here, because it takes a tenth of a command's start
+        from importlib import metadata  # imported here, because the import takes a tenth of a command's start-up time
 
         from rocketsim_proto.records import kernels
 
@@ -77,7 +77,7 @@ def rocketsim(
     context.obj = Invocation(options)
     word = context.invoked_subcommand or ""
     command = getattr(context.command, "commands", {}).get(word)
-    # Servers, and commands that call no server, do not read the contexts file.
+    # Commands that run servers or call no server do not read the contexts file.
     if word == "context" or command is None or not contexts.takes_name_server(command):
         return
     if (chosen := contexts.load().chosen(cluster)) is not None:
@@ -91,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     completion.join_words_of_bash()
     as_json = "--json" in itertools.takewhile(lambda word: word != "--", words)
     try:
-        # typer reports a wrong command line itself, except with --json.
+        # Without --json, typer itself reports a wrong command line and exits.
         status = app(words, standalone_mode=not as_json)
     except Exception as error:
         status, line = usage(error) or (exit_status(error), explain(error))

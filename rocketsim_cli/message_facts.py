@@ -1,4 +1,4 @@
-"""Turns a message into a JSON object.  All commands use the same names."""
+"""Turns a message into a JSON object, with the same field names in all commands that print messages."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Options that several commands share.  Their letters are mqadmin's."""
+"""Options that several commands share.  Short options have the same letters as in mqadmin."""
 
 from enum import StrEnum
 from pathlib import Path

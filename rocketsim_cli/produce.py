@@ -17,7 +17,7 @@ from rocketsim_cli.trouble import EXIT_LESS_SAFE, Trouble, WrongCommandLine
 if TYPE_CHECKING:
     from rocketsim_client import Message, Producer, SendResult
 
-# The most sends under way at once: enough to fill batches, but few, so that the command ends soon after a failure.
+# The most sends that wait for an answer: enough to fill batches, but so few that the command ends soon after a failure.
 IN_FLIGHT = 4096
 
 
@@ -43,8 +43,9 @@ def produce(
     """Send messages and show where each one was stored.  Brokers with autoCreateTopicEnable create a missing topic.
 
     The exit status is 0 if every message is as safe as the broker's mode asks for.  The status is 1 if a message was
-    not sent, or may not have been sent.  The status is 3 if all messages are stored, but some only on the master or not
-    yet on the disk: FLUSH_DISK_TIMEOUT, FLUSH_SLAVE_TIMEOUT, SLAVE_NOT_AVAILABLE.
+    not sent, or may not have been sent.  The status is 3 if all messages are stored, but some less safely
+    (FLUSH_DISK_TIMEOUT, FLUSH_SLAVE_TIMEOUT or SLAVE_NOT_AVAILABLE), which means only on the master or not yet on the
+    disk.
     """
     from rocketsim_client import Message, Producer
 
@@ -81,7 +82,9 @@ def produce(
 
 
 def _is_new(producer: "Producer", topic: str) -> bool:
-    """Returns True if the name servers know no broker with the topic.  Other failures are left to the send."""
+    """Returns True if the name servers know no broker with the topic.  Other errors are ignored, because the send will
+    raise them again.
+    """
     from rocketsim_client.errors import NoRoute, RocketSimError
 
     try:
@@ -96,8 +99,8 @@ def _is_new(producer: "Producer", topic: str) -> bool:
 def _results(
     producer: "Producer", messages: "Iterator[Message]", rate: float | None, in_flight: int
 ) -> "Iterator[SendResult]":
-    """Sends as fast as `rate` allows, and yields the results in the order of the messages.  The first failure ends the
-    sending.
+    """Sends as fast as `rate` allows, and yields the results in the order of the messages.  Raises the error of the
+    first failed send, and sends no more.
     """
     waiting: deque[Future[SendResult]] = deque()
     started = time.monotonic()

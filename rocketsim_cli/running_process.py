@@ -17,11 +17,11 @@ class RunningProcess:
 
     @classmethod
     def of(cls, pid: int) -> Self | None:
-        """Returns None if no process with this pid runs.  A process that has ended, but that its parent has not waited
-        for (a zombie), does not run.
+        """Returns the process with this pid, or None if none runs.  A zombie, which has ended but which its parent has
+        not waited for, does not count as running.
         """
         try:
-            # The command's name, in parentheses, may contain anything.
+            # The fields follow the command's name in parentheses, which can itself contain spaces and parentheses.
             fields = (_PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
         except (FileNotFoundError, ProcessLookupError):
             return None
@@ -38,7 +38,7 @@ class RunningProcess:
         return RunningProcess.of(self.pid) == self
 
     def signal(self, number: int) -> bool:
-        """Returns False if the process has ended."""
+        """Sends the signal to the process.  Returns False if the process has ended."""
         if not self.is_running():
             return False
         try:

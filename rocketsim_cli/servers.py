@@ -72,7 +72,7 @@ def up(
         parts.enter_context(directory.locked())
         directory.wait_for_former_servers()
         if detach and folder is None:
-            directory.clear()  # the stores of a cluster that was killed
+            directory.clear()  # deletes the stores of a cluster that was killed
         background = Background(directory.log) if detach else None
         say = console().print
         end_signal = EndSignal()
@@ -123,8 +123,8 @@ def _directory(parts: ExitStack, folder: Path | None, detach: bool) -> ClusterDi
 
 
 def _name_server_port(wanted: int | None, remoting_port: int) -> int:
-    """Returns the name server's port.  RocketMQ's tools look for a name server at the usual port, so with `--remoting`
-    ours is the next one.
+    """Returns the port on which the name server serves gRPC.  With `--remoting`, the usual port is kept for the
+    remoting protocol, because RocketMQ's tools expect it there, and gRPC gets the next port.
     """
     if wanted is None:
         return free_port(NAMESRV_PORT + (remoting_port == NAMESRV_PORT))
@@ -134,9 +134,10 @@ def _name_server_port(wanted: int | None, remoting_port: int) -> int:
 
 
 def _watch(cluster: LocalCluster, say: Callable[..., None], save: Callable[[], None]) -> NoReturn:
-    """Reports each end of a server once, and saves the processes again when the console has started one.
+    """Tells the user once when a server has ended, and rewrites `cluster.json` when the console has started a broker
+    again.
 
-    The processes are saved while all of them run, because the file names only running processes.
+    `cluster.json` is written only while all servers run, because it has to name running processes.
     """
     ended: set[str] = set()
     saved = [server.pid for server in cluster.servers]

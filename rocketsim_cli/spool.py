@@ -33,7 +33,8 @@ def spool(
 ) -> None:
     """Show how many messages wait for brokers in a producer's spool, since when, and how many are dead.
 
-    A dead message is damaged, or a broker has refused it for good. A producer may use the spool meanwhile.
+    A dead message is damaged, or a broker has refused it for good. A producer can use the spool while this command
+    reads it.
     """
     from rocketsim_client.sending.spool_file import SpoolFile, SpoolView
 

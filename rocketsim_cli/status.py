@@ -13,7 +13,7 @@ COLUMNS = ["process", "role", "pid", "state", "address", "rocketmq5", "rocketmq4
 def status(folder: ClusterFolder = None, as_json: AsJson = False) -> None:
     """Show the processes, ports and roles of the cluster that `rocketsim up` runs in a directory.
 
-    The exit status is 1 if one of its processes has ended, or if no cluster runs.
+    The exit status is 1 if a process of the cluster has ended, or if no cluster runs.
     """
     directory = ClusterDirectory(folder) if folder is not None else ClusterDirectory.default()
     cluster = directory.load()

@@ -1,4 +1,4 @@
-"""`rocketsim store`: reads a store directory without a broker and without a lock."""
+"""`rocketsim store`: reads a broker's store directory, without running a broker and without taking a lock."""
 
 import sys
 import time
@@ -20,15 +20,16 @@ commands = typer.Typer(help="Read a store directory without a broker; nothing is
 StoreDirectory = Annotated[
     Path, typer.Argument(metavar="DIR", help="A broker's storePathRootDir.", exists=True, file_okay=False)
 ]
-PROGRESS_EVERY_S = 0.2  # between two reports on a terminal
-NOTE_EVERY_S = 10.0  # between two reports in a pipe or a file
+PROGRESS_EVERY_S = 0.2  # seconds between two updates of the progress line on a terminal
+NOTE_EVERY_S = 10.0  # seconds between two progress lines in a pipe or a file
 
 
 @commands.command()
 def dump(directory: StoreDirectory, as_json: AsJson = False) -> None:
-    """Print records, blanks, queues, the log's bounds and committed offsets as JSON lines, with or without --json.
+    """Print records, blanks (the unused ends of log files), queues, the log's bounds and committed offsets as JSON
+    lines.
 
-    Progress and the amount read go to standard error.
+    The output is the same with and without --json. Progress and the amount read go to standard error.
     """
     from broker_service.store.offline.dump import dump
     from broker_service.store.offline.survey import Survey, check_is_store
@@ -46,7 +47,7 @@ def dump(directory: StoreDirectory, as_json: AsJson = False) -> None:
 
 @commands.command()
 def verify(directory: StoreDirectory, as_json: AsJson = False) -> None:
-    """Report damage and where it is, and how much was checked.
+    """Report what is damaged and where, and how much was checked.
 
     The exit status is 0 if nothing is worse than a warning, and 1 otherwise.
     """
@@ -75,8 +76,8 @@ def verify(directory: StoreDirectory, as_json: AsJson = False) -> None:
 
 
 def _progress(as_json: bool, *, quiet: bool = False) -> "Callable[[Survey], None]":
-    """Returns a function that reports a survey's progress on standard error: in one changing line on a terminal, else
-    in periodic lines.
+    """Returns a function that prints on standard error how much of the store is read.  On a terminal the function
+    rewrites one line; otherwise it prints a line every ten seconds.
     """
     live = sys.stderr.isatty() and not as_json
     said = time.monotonic()

@@ -1,4 +1,4 @@
-"""Prints answers: tables for people, JSON lines for scripts."""
+"""Prints the results of commands: as tables for people, or as JSON lines for scripts."""
 
 import json
 import re
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rocketsim_proto.printable import printable, printable_json
 
-if TYPE_CHECKING:  # imported only for type checks, because the import takes a fifth of a command's start
+if TYPE_CHECKING:  # imported only for type checks, because the import takes a fifth of a command's start-up time
     from rich.console import Console
     from rich.table import Table
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # imported only for type checks, because the import takes a f
 PIPED_WIDTH = 400
 UNLIMITED = 1 << 16
 
-# The places where the heading of a camel-case name may be broken.
+# Matches where a heading in camelCase may be broken into lines.
 _HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 Row = Mapping[str, object]
@@ -39,7 +39,7 @@ def table(
     formats: Formats | None = None,
     narrow: bool = False,
 ) -> "Table":
-    """Returns a table with these columns, in this order. Numbers are aligned right; None is a dash.
+    """Returns a table with these columns, in this order. Numbers are aligned right, and None is shown as a dash.
 
     A narrow table breaks its headings before capital letters, and shows each item of a list on its own line.
     """
@@ -62,7 +62,7 @@ def _shown(value: object, form: Callable[[object], str], narrow: bool) -> str:
 
 
 def when(ms: object) -> str:
-    """Formats a timestamp in ms, in this machine's time zone. A missing timestamp is a dash."""
+    """Formats a timestamp in ms, in this machine's time zone. A missing timestamp is shown as a dash."""
     if not isinstance(ms, int) or ms <= 0:
         return "-"
     return datetime.fromtimestamp(ms / 1000).astimezone().isoformat(sep=" ", timespec="milliseconds")[:23]
@@ -91,12 +91,13 @@ def show_rows(
     formats: Formats | None = None,
     heading: str | None = None,
 ) -> None:
-    """Prints the rows as a table, or with `as_json` as JSON lines, whose keys are the columns. `formats` are only for
-    the table.
+    """Prints the rows as a table, or with `as_json` as JSON lines, whose keys are the columns. `formats` apply to the
+    table only, not to JSON.
 
     A table that is wider than the terminal becomes a narrow table. If the narrow table is too wide, each value of the
-    column `heading` gets a table of its own. If these tables are too wide, each row becomes a block of `name: value`
-    lines, like psql's automatic expanded display. No word is ever broken, because people copy addresses, names and ids.
+    column `heading` gets a table of its own. If the tables by heading are too wide as well, each row becomes a block of
+    `name: value` lines, like psql's automatic expanded display. No word is ever broken, because people copy addresses,
+    names and ids.
     """
     if as_json:
         for row in rows:
@@ -157,7 +158,7 @@ def show_json(value: Row, *, stderr: bool = False) -> None:
 
 
 def note(text: str, *, as_json: bool = False) -> None:
-    """Prints a note to the user on standard error, because it is not part of the answer."""
+    """Prints a note to the user on standard error, because a note is not part of the command's result."""
     if as_json:
         show_json({"kind": "note", "message": text}, stderr=True)
     else:

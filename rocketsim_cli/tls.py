@@ -1,4 +1,4 @@
-"""The options that `rocketsim` takes before every command: TLS and the protocol."""
+"""The options that `rocketsim` takes before every command, for TLS and for the choice of the protocol."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,7 +40,7 @@ TlsKey = Annotated[
     ),
 ]
 
-# Appended to the client's TLS errors, which use the options' names in Python and Spark.
+# This text is appended to the client's TLS errors, which name the options as in Python and Spark.
 WHERE_FROM = (
     "On the command line these options are --tls, --tls-ca, --tls-cert and --tls-key before the command "
     "(`rocketsim --tls admin …`), or ROCKETSIM_TLS, ROCKETSIM_TLS_CA, ROCKETSIM_TLS_CERT and ROCKETSIM_TLS_KEY"
@@ -49,14 +49,16 @@ WHERE_FROM = (
 
 @dataclass(frozen=True, slots=True)
 class ConnectionOptions:
-    """The options that stand before the command, and the keys of a context."""
+    """Connection options that stand before the command (`rocketsim --tls produce …`) or come from a context, with the
+    context's access keys.
+    """
 
     tls: bool = False
     tls_ca: Path | None = None
     tls_cert: Path | None = None
     tls_key: Path | None = None
     protocol: str = "auto"
-    # The access keys of a context.  Keys in the environment override a context's keys.
+    # The access key and secret key of a context, which keys in the environment override.
     access_key: str = ""
     secret_key: str = field(default="", repr=False)
 

@@ -8,11 +8,11 @@ EXIT_LESS_SAFE = 3
 
 
 class Trouble(Exception):
-    """An error that the user can correct; the message says what and how."""
+    """An error that the user can correct. The message says what is wrong and how to correct it."""
 
 
 class WrongCommandLine(Trouble):
-    """Words of the command line are wrong or do not fit together."""
+    """Arguments of the command line are wrong or do not fit together."""
 
 
 def exit_status(error: BaseException) -> int:
@@ -49,8 +49,9 @@ def explain(error: BaseException) -> str | None:
 
 
 def usage(error: BaseException) -> tuple[int, str] | None:
-    """Returns the exit status and the line of typer's error for a wrong command line, or None for another error. The
-    class of typer's error depends on its version, so the attributes decide.
+    """Returns the exit status and the line to show if typer has refused the command line, or None for any other error.
+
+    The class of typer's error depends on typer's version, so this function looks at the error's attributes.
     """
     if not hasattr(error, "exit_code") or not hasattr(error, "format_message"):
         return None

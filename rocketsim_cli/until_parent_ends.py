@@ -1,11 +1,11 @@
-"""`until_parent_ends.py FD MODULE ARGUMENT...`: like `python -m MODULE ARGUMENT...`, but it ends when FD's other end
-closes.
+"""`until_parent_ends.py FD MODULE ARGUMENT...` runs like `python -m MODULE ARGUMENT...`, but ends when the other end of
+the pipe FD closes.
 
     Popen(until_parent_ends.command("broker_service", "broker", "-c", "FILE"), pass_fds=[until_parent_ends.lifeline()])
 
-The process that starts a server holds the other end, so no server survives that process, even after a SIGKILL.  The
-server exits at once, without an orderly stop, because no process is left to wait for one.  Its store survives such an
-end.
+The process that starts a server holds the other end of the pipe, so no server survives that process, even after a
+SIGKILL.  When that process ends, the server exits at once, because no process is left to wait for an orderly stop.  A
+broker's store survives such a sudden exit.
 """
 
 import functools
@@ -18,7 +18,7 @@ import threading
 @functools.cache
 def lifeline() -> int:
     """Returns the read end of a pipe, which the children of this process inherit.  Only this process has the write end
-    of the pipe, and never closes that end.
+    of the pipe, and keeps it open until it ends.
     """
     watched, _ = os.pipe()
     return watched

@@ -12,9 +12,10 @@ from rocketsim_cli.admin.session import camel
 
 
 class AnyCase(TyperGroup):
-    """Finds a command by its name in any case, as mqadmin does, because scripts rely on that."""
+    """Finds a command by its name in upper or lower case, as mqadmin does, because scripts rely on that."""
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # the classes depend on typer's version
+    # The types are `Any`, because typer's own types differ between its versions.
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
         meant = (name for name in self.commands if name.lower() == cmd_name.lower())
         return super().get_command(ctx, next(meant, cmd_name))
 
@@ -25,7 +26,7 @@ commands = typer.Typer(
 
 
 def _is_command(name: str, value: object, module: ModuleType) -> bool:
-    """True for a public function that the module itself defines and that takes the `context` of a call."""
+    """Returns True for a command: a public function of this module that has a parameter `context`."""
     if name.startswith("_") or not isfunction(value) or value.__module__ != module.__name__:
         return False
     return "context" in signature(value).parameters

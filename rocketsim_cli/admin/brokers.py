@@ -28,7 +28,7 @@ def cluster_list(
                 status = admin.broker_status(broker_addr=member.address)[member.address]
             except RocketSimError as error:
                 refused += 1
-                status = {}  # a registered broker is listed even without a status, with dashes
+                status = {}  # a broker that does not answer is listed, too, with dashes for values
                 note(f"{member.address} does not report its state: {error}", as_json=as_json)
             rows.append({**facts(member), **_digest(status), "role": status.get("brokerRole") or member.role or None})
     columns = ("clusterName", "brokerName", "brokerId", "address", "epoch", "role", "inTPS", "outTPS", "space")
@@ -38,20 +38,20 @@ def cluster_list(
 
 
 def _digest(status: dict[str, str]) -> dict[str, object]:
-    """Returns the columns of clusterList that come from a broker's status.  A rate is the mean of the last ten seconds,
-    which is the first of the three that a broker reports.
+    """Returns the columns of clusterList that come from a broker's status.  A broker reports each rate as three means,
+    of which clusterList shows the first, the mean of the last ten seconds.
     """
     return {
         "inTPS": _first_number(status.get("putTps")),
-        # RocketMQ 4 spells the key getTransferedTps, RocketMQ 5 getTransferredTps.
+        # RocketMQ 4 calls the value getTransferedTps, RocketMQ 5 calls it getTransferredTps.
         "outTPS": _first_number(status.get("getTransferedTps") or status.get("getTransferredTps")),
         "space": _first_number(status.get("commitLogDiskRatio")),
     }
 
 
 def _first_number(text: str | None) -> float | None:
-    """Returns the first number of the text.  Returns None if the text has no number, like that of a RocketMQ broker in
-    the first seconds after its start.
+    """Returns the first number of the text.  Returns None if the text has no number, as with a RocketMQ broker in the
+    first seconds after its start.
     """
     return float(text.split()[0]) if text and text.strip() else None
 
@@ -113,7 +113,7 @@ def get_broker_config(
 def update_broker_config(
     context: typer.Context,
     key: Annotated[str, typer.Option("-k", "--key", help="A key that can be changed at run time.")],
-    value: Annotated[str, typer.Option("-v", "--value", help="Its new value.")],
+    value: Annotated[str, typer.Option("-v", "--value", help="The key's new value.")],
     name_server: OptionalNameServer = None,
     broker_addr: BrokerAddr = None,
     cluster: ClusterName = None,
@@ -200,7 +200,9 @@ def remove_slave(
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Forget a slave that will not come back, so that starts do not wait for it and promotions do not ask it."""
+    """Forget a slave that will not come back, so that a starting broker does not wait for it and a promotion does not
+    ask it.
+    """
     with open_admin(context, None, broker_addr) as admin:
         left = admin.remove_slave(broker_addr, broker_id)
     rows = [{"brokerId": known, "address": address} for known, address in sorted(left.items())]
@@ -224,7 +226,7 @@ def add_write_perm(
 
 
 def _show_changed(admin: "Admin", broker_name: str, changed: dict[str, int], as_json: bool) -> None:
-    # If nothing has changed, either the permission was like that before, or the broker's name is misspelt.
+    # Nothing has changed: either the permission was like that before, or the broker's name is misspelt.
     known = {member.broker_name for member in admin.cluster_list()}
     if not any(changed.values()) and broker_name not in known:
         raise Trouble(f"broker {broker_name!r} is not known; known are: {', '.join(sorted(known)) or 'none'}")

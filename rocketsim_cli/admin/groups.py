@@ -27,7 +27,7 @@ from rocketsim_cli.trouble import Trouble, WrongCommandLine
 if TYPE_CHECKING:
     from rocketsim_client import Admin, SubscriptionGroupConfig
 
-KEPT = "A setting of RocketMQ that is stored but not used."
+KEPT = "A setting of RocketMQ that RocketSim stores but does not use."
 
 
 def update_sub_group(
@@ -210,7 +210,7 @@ def reset_offset_by_time(
         ),
     ],
     force: Annotated[
-        Truth, typer.Option("-f", "--force", help="false: offsets only move back, as in mqadmin.")
+        Truth, typer.Option("-f", "--force", help="false: only move offsets back, never forward, as in mqadmin.")
     ] = Truth.TRUE,
     as_json: AsJson = False,
 ) -> None:

@@ -26,7 +26,7 @@ def query_msg_by_id(
     name_server: NameServer,
     as_json: AsJson = False,
 ) -> None:
-    """Show the message with an id."""
+    """Show the message that has the given id."""
     with open_admin(context, name_server) as admin:
         _show([admin.query_msg_by_id(topic, msg_id)], as_json)
 

@@ -1,4 +1,4 @@
-"""Opens the admin client of one command, and converts answers to rows with RocketMQ's names."""
+"""Opens the admin client of one command, and converts answers to table rows with RocketMQ's names."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 @contextmanager
 def open_admin(context: typer.Context, name_server: str | None, broker_addr: str | None = None) -> "Iterator[Admin]":
-    """Opens an admin client for one command.  With `-b` it goes to that broker alone and needs no name server."""
+    """Opens an admin client for one command.  With a broker's address (`-b`), the client calls only that broker, and
+    needs no name server.
+    """
     from rocketsim_client import Admin
 
     if not name_server and not broker_addr:
@@ -35,8 +37,8 @@ def change_at_masters(
     cluster: str | None,
     change: "Callable[[Admin, str], Mapping[str, TopicConfig | SubscriptionGroupConfig]]",
 ) -> list[dict[str, object]]:
-    """Calls `change` with an admin client and the address of each master.  Returns a row for each broker, with its new
-    setting and the status that says which brokers have stored the change.
+    """Calls `change` with an admin client and the address of each master.  Returns a row for each broker, which has the
+    new setting and the status that says which brokers have stored the change.
     """
     from rocketsim_client.admin import at_each
 
@@ -56,8 +58,9 @@ def show_deleted(what: Mapping[str, object], deleted: "ChangedAt", *, as_json: b
 
 
 def facts(value: object) -> dict[str, object]:
-    """Converts a dataclass to a row whose columns have RocketMQ's names, in camelCase. A queue becomes three columns,
-    and `commit_status` is left out."""
+    """Converts a dataclass to a table row whose columns have RocketMQ's names, in camelCase.  A field `queue` becomes
+    three columns, and the field `commit_status` is left out.
+    """
     assert is_dataclass(value) and not isinstance(value, type)
     found: dict[str, object] = {}
     for name, part in asdict(value).items():

@@ -80,7 +80,9 @@ def update_topic(
 
 
 def attribute_changes(text: str) -> dict[str, str | None]:
-    """Parses mqadmin's form `+a=1,-b` into values by attribute name.  The value None deletes the attribute."""
+    """Parses mqadmin's form `+a=1,-b` into values by attribute name.  A value of None means that the attribute is
+    deleted.
+    """
     changes: dict[str, str | None] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, equals, value = part[1:].partition("=")
@@ -105,7 +107,7 @@ def delete_topic(
     cluster: ClusterName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a topic with its queues.  If the topic is created again, its queue offsets continue."""
+    """Delete a topic with its queues.  If the topic is created again, its queues continue at their old offsets."""
     with open_admin(context, name_server, broker_addr) as admin:
         deleted = admin.delete_topic(topic, broker_addr=broker_addr, cluster_name=cluster)
     show_deleted({"topic": topic}, deleted, as_json=as_json)

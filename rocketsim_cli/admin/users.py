@@ -52,7 +52,7 @@ def create_user(
     cluster: ClusterName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Create a user at the masters."""
+    """Create a user at each master."""
     with open_admin(context, name_server, broker_addr) as admin:
         made = admin.create_user(
             username, password_of(password), user_type=user_type, broker_addr=broker_addr, cluster_name=cluster
@@ -156,7 +156,7 @@ def create_acl(
     cluster: ClusterName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Allow or deny actions of a user on resources.  Policies for other resources stay."""
+    """Allow or deny actions of a user on resources.  The user's policies for other resources stay as they are."""
     policies = policies_of(resources, actions, source_ips, decision)
     with open_admin(context, name_server, broker_addr) as admin:
         made = admin.create_acl(subject, policies, broker_addr=broker_addr, cluster_name=cluster)
@@ -198,7 +198,7 @@ def delete_acl(
         typer.Option(
             "-r",
             "--resource",
-            help="The resource, as createAcl was given it. Default: all of the user's policies.",
+            help="The resource, written as for createAcl. Default: all of the user's policies.",
             callback=_not_empty,
         ),
     ] = "",
@@ -230,7 +230,7 @@ def list_acl(
     context: typer.Context,
     subject: OptionalSubject = None,
     resource: Annotated[
-        str | None, typer.Option("-r", "--resource", help="The resource, as createAcl was given it. Default: all.")
+        str | None, typer.Option("-r", "--resource", help="The resource, written as for createAcl. Default: all.")
     ] = None,
     name_server: OptionalNameServer = None,
     broker_addr: BrokerAddr = None,

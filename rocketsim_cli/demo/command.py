@@ -1,7 +1,7 @@
-"""`rocketsim demo`: live telemetry through two broker pairs into Spark, with a master killed on the way.
+"""`rocketsim demo`: sends live telemetry through two broker pairs into Spark, and kills a master meanwhile.
 
-The order of the parts matters: servers and producer are processes of their own, and Spark, which forks, starts before
-this process opens its first gRPC channel.
+Spark forks, so it starts before this process opens its first gRPC channel.  The servers and the producer, which use
+gRPC from the start, are separate processes.
 """
 
 import os
@@ -31,10 +31,11 @@ if TYPE_CHECKING:
 TOPIC = "telemetry"
 GROUP = "telemetry-windows"
 QUEUES_PER_BROKER = 4
-# Only a checkout has these configuration files.  An installed package uses `pair_properties` instead.
+# Only a checkout of the repository has these configuration files.  An installed demo uses `pair_properties` instead.
 CONF = Path(__file__).resolve().parents[2] / "conf" / "2m-2s-sync"
 PHASE_S = 25.0
-# Time limits of the first and the last phase, for a busy machine.  A phase ends as soon as its condition holds.
+# Time limits of the first and the last phase, long enough for a busy machine.  A phase ends as soon as its
+# condition holds.
 START_S = 180.0
 DRAIN_S = 180.0
 LOOK_EVERY_S = 0.25
@@ -62,7 +63,7 @@ def demo(
     from rocketsim_cli.demo.screen import open_screen, show_report
 
     if report_file is not None:
-        _write(report_file, "")  # a file that cannot be written is an error now, not after two minutes
+        _write(report_file, "")  # an unwritable file fails now, not after two minutes
     end_signal = EndSignal()
     end_signal.listen()
     out = console(stderr=as_json)
@@ -118,7 +119,9 @@ def _facts(rate: float, phase_s: float) -> dict[str, str]:
 
 
 def broker_files() -> list[dict[str, str]]:
-    """Returns the configuration of two synchronous pairs: the files in conf/, with small store files and free ports."""
+    """Returns the configuration of two synchronous pairs: the files in conf/, changed to small store files and free
+    ports.
+    """
     import javaproperties
 
     files = CONF.glob("broker-*.properties")
@@ -130,7 +133,9 @@ def broker_files() -> list[dict[str, str]]:
 
 
 class Demo:
-    """Runs the demo. `parts` ends everything that the demo has started, in reverse order, also after an interrupt."""
+    """Runs the demo.  `parts` is an ExitStack that ends everything which the demo has started, in reverse order, also
+    after an interrupt.
+    """
 
     def __init__(
         self,
@@ -180,10 +185,11 @@ class Demo:
             LocalCluster(self._folder, broker_files(), sleep=self._end_signal.sleep)
         )
         servers = Starting(lambda: self._cluster.start(self._tell))
-        self._parts.callback(servers.join)  # so that the thread starts no server while others are being stopped
+        # Waits for the thread, so that it starts no server while others are being stopped.
+        self._parts.callback(servers.join)
         spark = start_spark(self._folder)
         self._parts.callback(spark.stop)
-        self._end_signal.listen()  # Spark has set a handler of its own
+        self._end_signal.listen()  # Spark has replaced the signal handlers, so they are set again
         self._end_signal.check()
         servers.wait()
         url = self._parts.enter_context(console_for(self._cluster))
@@ -204,7 +210,7 @@ class Demo:
         self._tell(f"Spark is up; {self._rate:.0f} readings a second are on their way", is_marked=True)
 
     def _outage(self, victim: ServerProcess) -> None:
-        """Kills a master and starts it again. Meanwhile only the slave serves the pair."""
+        """Kills a master and starts it again.  While the master is away, only its slave serves messages."""
         self._cluster.kill(victim)
         self._tell(f"SIGKILL: {victim.name}, the master on {victim.address}, is gone", is_marked=True)
         killed_s = self.history.now_s()
@@ -292,7 +298,7 @@ class Demo:
 
 
 class Starting:
-    """Runs a slow call in a thread. `wait` raises its error."""
+    """Runs a slow call in a thread.  `wait` waits until the call has ended, and raises the call's error."""
 
     def __init__(self, start: Callable[[], None]) -> None:
         self._start = start

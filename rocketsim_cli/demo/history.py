@@ -7,14 +7,16 @@ from dataclasses import dataclass, field
 
 from rocketsim_cli.demo.screen import DemoState
 
-MOMENTS = 3600  # a longer demo keeps every second moment, then every fourth, and so on
-WINDOW_S = 5.0  # rates are averaged over it, because a batch of the query takes some seconds
+MOMENTS = 3600  # the most moments kept: a longer demo keeps every second one, then every fourth, and so on
+WINDOW_S = 5.0  # rates are averaged over this time, because the query reads a batch only every few seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """The figures at one moment.  `stored` has the acknowledged messages by broker name, `served` the rows of the query
-    by broker name and broker id, and `lag` the messages that the group has not committed, by broker name.
+    """The demo's figures at one moment.
+
+    `stored` counts the acknowledged messages by broker name.  `served` counts the query's rows by broker name and
+    broker id.  `lag` counts the messages that the group has not committed, by broker name.
     """
 
     at_s: float
@@ -25,7 +27,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An event for the report.  If `is_marked`, the charts show the event, too."""
+    """Something that happened in the demo, for the report.  If `is_marked`, the charts show the event, too."""
 
     at_s: float
     text: str
@@ -63,8 +65,8 @@ class History:
 
 
 def first_reads(moments: Sequence[Moment], broker: tuple[str, int], since_s: float) -> float | None:
-    """Returns when the query first read from this broker after `since_s`.  Returns None if the query has not read from
-    the broker since then.
+    """Returns the first time after `since_s` at which the query had read more from this broker, or None if it has read
+    nothing since.
     """
     before = max((moment.served.get(broker, 0) for moment in moments if moment.at_s <= since_s), default=0)
     later = (moment for moment in moments if moment.at_s > since_s and moment.served.get(broker, 0) > before)
@@ -72,7 +74,7 @@ def first_reads(moments: Sequence[Moment], broker: tuple[str, int], since_s: flo
 
 
 def rates(counts: Sequence[tuple[float, int]], window_s: float = WINDOW_S) -> list[tuple[float, float]]:
-    """Turns a counter into its increase per second, averaged over `window_s`."""
+    """Turns the values of a counter into increases per second, averaged over `window_s`."""
     made: list[tuple[float, float]] = []
     start = 0
     for index, (at_s, count) in enumerate(counts):

@@ -1,4 +1,4 @@
-"""Asks each broker of the demo for the group's committed offsets."""
+"""Asks each broker of the demo for the offsets that the consumer group has committed there."""
 
 from types import TracebackType
 from typing import Self
@@ -10,8 +10,8 @@ TIMEOUT_S = 2.0
 
 
 class DemoOffsets:
-    """Keeps the newest answer of each broker that runs.  DemoOffsets is a context manager, because it opens gRPC
-    channels.
+    """Keeps the committed offsets that each running broker has reported last.  DemoOffsets is a context manager,
+    because it opens gRPC channels.
     """
 
     def __init__(self, brokers: list[ServerProcess], group: str, topic: str) -> None:
@@ -47,10 +47,10 @@ class DemoOffsets:
             try:
                 answer = self._cluster.transport.admin.command(broker.address, request, TIMEOUT_S)
             except RocketSimError:
-                continue  # The broker is starting or has just ended, and is shown without an answer.
+                continue  # the broker is starting or has just ended, so its offsets are unknown
             for entry in progress_of(answer, broker.broker_name):
                 if entry.queue.topic != self._topic:
-                    continue  # a retry topic of the group
+                    continue  # leaves out the group's retry topics
                 members = self._known.setdefault((broker.broker_name, entry.queue.queue_id), {})
                 members[broker.broker_id] = (entry.broker_offset, entry.consumer_offset)
 
@@ -58,7 +58,7 @@ class DemoOffsets:
         rows = []
         for (broker_name, queue_id), members in sorted(self._known.items()):
             ends = [end for end, _ in members.values()]
-            # -1 (nothing committed yet) counts as 0, the beginning of the queue.
+            # A broker reports -1 if nothing is committed yet, which counts as 0, the beginning of the queue.
             committed = {broker_id: max(offset, 0) for broker_id, (_, offset) in members.items()}
             rows.append(QueueProgress(broker_name, queue_id, max(ends, default=0), committed.get(0), committed.get(1)))
         return rows
@@ -68,7 +68,7 @@ class DemoOffsets:
         return sum(row.on_slave or 0 for row in self.progress() if row.broker_name == broker_name)
 
     def are_at_the_end(self) -> bool:
-        """Asks now, and returns True if the end of every queue is committed on master and slave."""
+        """Asks the brokers, and returns True if the end offset of every queue is committed on master and slave."""
         self.ask()
         rows = self.progress()
         return bool(rows) and all(row.on_master == row.on_slave == row.max_offset for row in rows)

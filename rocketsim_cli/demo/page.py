@@ -1,4 +1,4 @@
-"""Makes the demo's report: one HTML file that loads nothing.  All texts in it are escaped."""
+"""Makes the demo's report as one HTML file, which loads no other file.  All texts in the HTML are escaped."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
@@ -10,7 +10,7 @@ from rocketsim_cli.demo.report import DemoReport
 WIDTH, HEIGHT = 760, 190
 LEFT, RIGHT, TOP, BOTTOM = 48, 12, 26, 22
 COLORS = 6
-POINTS = 400  # the most points of a line
+POINTS = 400  # the most points that a chart draws of one line
 
 STYLE = """
 :root { color-scheme: light dark; --page: #f6f7f9; --card: #fff; --line: #e3e6ea; --text: #1b2430; --dim: #5c6875;
@@ -159,7 +159,7 @@ def _chart(
             parts.append(f'<path class="line s{color % COLORS}" stroke-width="{width}" d="M{text}"/>')
     place = 0.0
     for number, at_s in enumerate(marks, 1):
-        place = max(x(at_s), place + 19)  # numbers of events that are close together stand side by side
+        place = max(x(at_s), place + 19)  # moves a number to the right if it would cover the number before
         parts.append(
             f'<line class="event" x1="{x(at_s):.1f}" x2="{x(at_s):.1f}" y1="{TOP - 8}" y2="{HEIGHT - BOTTOM}"/>'
         )

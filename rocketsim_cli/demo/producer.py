@@ -16,7 +16,9 @@ FINISH_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """The producer's own count.  `statuses` are RocketMQ's send statuses, and FAILED for sends without an answer."""
+    """The producer's counts of its sends.  `statuses` counts them by RocketMQ's send status.  Sends without an answer
+    have the status FAILED.
+    """
 
     sent: int = 0
     unfinished: int = 0
@@ -39,8 +41,8 @@ class Sent:
 
 
 class ProducerProcess:
-    """A context manager that runs the producer's process.  The process runs until `finish`, which waits for all
-    answers, or until the block ends.
+    """A context manager that runs the demo's producer as a process.  `finish` waits for all answers and ends the
+    process.  The end of the block kills a process that still runs.
     """
 
     def __init__(self, name_server: str, topic: str, rate: float, folder: Path) -> None:

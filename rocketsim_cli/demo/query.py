@@ -1,7 +1,7 @@
 """Runs the demo's streaming query: it drops duplicates, aggregates telemetry by window and kind, and keeps the message
 ids.
 
-This module starts Spark, which forks, so the process must not have opened a gRPC channel before.
+This module starts Spark, which forks, so a process that uses this module must not have opened a gRPC channel before.
 """
 
 import os
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 WINDOW = "5 seconds"
-# Longer than the demo, so that no row is dropped as late, even if a pair's backlog waits long for its slave.
+# The watermark is longer than the demo, so that Spark drops no row as late, even if messages of the killed master
+# wait long until Spark reads them from the slave.
 WATERMARK = "10 minutes"
 TRIGGER = "2 seconds"
 
@@ -28,7 +29,7 @@ TRIGGER = "2 seconds"
 def start_spark(folder: Path) -> "SparkSession":
     from pyspark.sql import SparkSession
 
-    # Spark's default is the first `python3` on the PATH.
+    # By default Spark's workers run the first `python3` on the PATH, which may lack this Python's packages.
     os.environ["PYSPARK_PYTHON"] = sys.executable
     with stderr_to(folder / "spark.log"):
         return _build_session(SparkSession.builder, folder)
@@ -41,7 +42,7 @@ def _build_session(builder: "SparkSession.Builder", folder: Path) -> "SparkSessi
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "2")
-        # Keeps the progress of every batch, because the number of rows read is their sum.
+        # Spark has to keep the progress of every batch, because `read` adds up the batches' row counts.
         .config("spark.sql.streaming.numRecentProgressUpdates", "100000")
         .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
         .config("spark.log.level", "ERROR")
@@ -53,7 +54,9 @@ def _build_session(builder: "SparkSession.Builder", folder: Path) -> "SparkSessi
 
 @contextmanager
 def stderr_to(file: Path) -> Iterator[None]:
-    """Redirects standard error to `file` inside the block, also that of Spark's JVM, which is started there."""
+    """Redirects standard error to `file` inside the block.  Spark's JVM, which is started inside the block, inherits
+    the file.
+    """
     sys.stderr.flush()
     ours = os.dup(2)
     with file.open("ab") as log:
@@ -67,7 +70,7 @@ def stderr_to(file: Path) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class WindowRow:
-    """One row of the aggregation: a window and kind, with the messages that one broker served."""
+    """One row of the aggregation: the readings of one kind in one time window, as far as one broker served them."""
 
     start: datetime
     kind: str
@@ -82,7 +85,7 @@ class WindowRow:
 
 @dataclass(frozen=True, slots=True)
 class KindSummary:
-    """A window and kind with the figures of all brokers, for the screen."""
+    """The readings of one kind in one time window, from all brokers together, for the screen."""
 
     start: datetime
     kind: str
@@ -93,7 +96,7 @@ class KindSummary:
 
 
 def summarize(rows: list[WindowRow]) -> list[KindSummary]:
-    """Combines the rows of all brokers.  The newest window comes first, and its kinds are sorted."""
+    """Combines the rows of all brokers.  The newest window comes first, and within a window the kinds are sorted."""
     groups: dict[tuple[datetime, str], list[WindowRow]] = {}
     for row in rows:
         groups.setdefault((row.start, row.kind), []).append(row)
@@ -106,8 +109,8 @@ def summarize(rows: list[WindowRow]) -> list[KindSummary]:
 
 
 def windowed(messages: "DataFrame") -> "DataFrame":
-    """Returns the aggregation as a user would write it, plus the message ids of each row, which prove that no message
-    is missing.
+    """Returns the aggregation as a user would write it, with the message ids of each row added.  The message ids prove
+    that no message is missing.
     """
     from pyspark.sql import functions as F
 
@@ -123,7 +126,7 @@ def windowed(messages: "DataFrame") -> "DataFrame":
     )
     return (
         readings.withWatermark("bornTimestamp", WATERMARK)
-        # A send whose answer was lost is sent again under the same id, perhaps to the other pair.
+        # The producer sends a message again, under the same id, if the answer was lost, perhaps to the other pair.
         .dropDuplicatesWithinWatermark(["msgId"])
         .groupBy(F.window("bornTimestamp", WINDOW), "kind", "unit", "brokerName", "servedByBrokerId")
         .agg(
@@ -136,7 +139,7 @@ def windowed(messages: "DataFrame") -> "DataFrame":
 
 
 class TelemetryQuery:
-    """The running query and its newest result, which `foreachBatch` fills in a thread of Spark."""
+    """The running query and its newest result, which a thread of Spark updates through `foreachBatch`."""
 
     def __init__(self, spark: "SparkSession", name_server: str, topic: str, group: str, checkpoint: Path) -> None:
         self._lock = threading.Lock()
@@ -182,7 +185,7 @@ class TelemetryQuery:
             return list(self._rows.values())
 
     def ids(self) -> list[str]:
-        """Returns the message ids in the aggregated windows, each as often as it was counted."""
+        """Returns the message ids in the aggregated windows.  A message that was counted twice is in the list twice."""
         return [msg_id for row in self.rows() for msg_id in row.ids]
 
     def served(self) -> Counter[tuple[str, int]]:

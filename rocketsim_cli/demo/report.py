@@ -1,4 +1,4 @@
-"""The demo's result: compares the messages sent, read and committed, and lists the broken promises."""
+"""Compares the messages that the demo sent, read and committed, and lists the guarantees that did not hold."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -31,7 +31,7 @@ class DemoReport:
     progress: list[QueueProgress]
     served: Mapping[tuple[str, int], int]
     killed_broker: str
-    committed_to_slave: int  # how far the slave's offsets moved while its master was away
+    committed_to_slave: int  # by how many messages the slave's committed offsets moved while its master was away
     last_error: str = ""  # the error of the last send that failed
     problems: list[str] = field(default_factory=list)
 
@@ -74,7 +74,7 @@ class DemoReport:
 
     @property
     def lost(self) -> int:
-        """Counts acknowledged messages whose id is in no window of the result."""
+        """Counts the acknowledged messages whose id is in no window of the query's result."""
         return len(self.acknowledged_ids - self.counted_ids.keys())
 
     @property
@@ -83,7 +83,7 @@ class DemoReport:
 
     @property
     def duplicates(self) -> int:
-        """Counts how often the result has a message again."""
+        """Counts the ids in the query's result that repeat an id which is already in the result."""
         return sum(count - 1 for count in self.counted_ids.values())
 
     @property
@@ -99,7 +99,9 @@ class DemoReport:
         return not self.problems
 
     def _findings(self) -> list[str]:
-        """Returns the broken promises.  Without any, the demo has succeeded."""
+        """Returns a sentence for each guarantee that did not hold, such as a lost message.  The demo has succeeded if
+        the list is empty.
+        """
         found = []
         if not self.acknowledged:
             found.append("no message was acknowledged")
@@ -133,9 +135,9 @@ class DemoReport:
         if self.duplicates_dropped:
             told.append(
                 f"read {self.read} = {self.read - self.duplicates_dropped} in the result + {self.duplicates_dropped} "
-                "duplicates, which a send whose answer was lost had stored before it was sent again"
+                "duplicates: messages that were stored, and sent again because the answer was lost"
             )
-            told.append('"served by" counts the result, without the duplicates; committed offsets count them')
+            told.append('"served by" leaves the duplicates out; the committed offsets count them, too')
         return told
 
     def as_json(self) -> dict[str, object]:

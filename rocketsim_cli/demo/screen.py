@@ -49,7 +49,7 @@ def open_screen(console: Console) -> Screen:
 
 
 class PlainScreen:
-    """Prints events, and a line of numbers every few seconds, for pipes and CI."""
+    """Prints events, and a line of figures every few seconds, if the output is no terminal (a pipe or CI)."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -99,7 +99,7 @@ class LiveScreen:
 
     def close(self) -> None:
         self._live.stop()
-        # The events stay on the terminal, above the final table.
+        # Prints the events once more, so that they stay on the terminal above the final table.
         for line in self._events:
             self.console.print(line, markup=False)
 

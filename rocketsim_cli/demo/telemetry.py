@@ -1,8 +1,8 @@
-"""The demo's live input: telemetry of this machine as messages.
+"""The demo's live input: measurements of this machine, sent as messages.
 
 `Telemetry` takes readings with psutil.  The program `python -m rocketsim_cli.demo.telemetry` sends the readings until
-SIGTERM.  The program is a process of its own, because Spark forks, and a process with gRPC channels should not be
-forked.
+SIGTERM.  The program is a separate process, because Spark forks the demo's own process, and a process with gRPC
+channels should not be forked.
 """
 
 import argparse
@@ -39,7 +39,9 @@ class Reading:
 
 
 class Telemetry:
-    """Yields readings of every kind in turn, without end.  A rate is computed from two readings of the same counter."""
+    """Yields readings of every kind in turn, without end.  A rate, such as disk MB/s, is computed from two readings of
+    the same counter.
+    """
 
     def __init__(self) -> None:
         self._counters: dict[str, tuple[float, float]] = {}
@@ -64,7 +66,9 @@ class Telemetry:
         return Reading(kind, source, "MB/s", (counted - before) / max(now - since, 1e-6) / 1e6)
 
     def _process(self) -> Reading:
-        """Returns the memory use of another process each time.  Processes that have ended are skipped."""
+        """Returns the memory use of one process, and at the next call that of the next process.  Processes that have
+        ended are skipped.
+        """
         while True:
             pid = next(self._pids, None)
             if pid is None:
@@ -78,7 +82,7 @@ class Telemetry:
 
 
 class Tally:
-    """Counts the results of sends.  The ids of stored messages are written to a file at once."""
+    """Counts the results of sends, and writes the ids of stored messages to a file as soon as they are known."""
 
     def __init__(self, ids: IO[str]) -> None:
         self._lock = threading.Lock()
@@ -127,8 +131,8 @@ class Tally:
 
 
 def send_telemetry(name_server: str, topic: str, rate: float, ids: IO[str], stop: threading.Event) -> None:
-    """Sends `rate` readings per second until `stop` is set.  Prints a JSON report twice a second, and a last one after
-    all answers.
+    """Sends `rate` readings per second until `stop` is set.  Prints a JSON report twice a second, and a last report
+    when all sends are answered.
     """
     from rocketsim_client import Message, Producer
     from rocketsim_client.errors import RocketSimError
@@ -137,9 +141,9 @@ def send_telemetry(name_server: str, topic: str, rate: float, ids: IO[str], stop
     producer = Producer(
         name_server=name_server,
         group="telemetry",
-        # On a busy machine an answer may take longer than the usual 3 s; the demo should not fail because of that.
+        # On a busy machine an answer can take longer than the usual 3 s, which must not make the demo fail.
         timeout_s=10,
-        # With the default of 30 s, a restarted master would be used again too late for the demo.
+        # The demo is over soon, so the producer must use a restarted master earlier than with the default of 30 s.
         poll_interval_s=3,
     )
     with producer:
