@@ -1,9 +1,9 @@
-"""Committed offsets: no query answers with less than an earlier answer (I7).
+"""The promises about committed offsets: no query answers with less than an earlier answer (I7).
 
-A reader of this package finds out from the disks which brokers have an offset (docs/storage_format.md).
-docs/replication.md says how a query must be answered: a broker that has the offset answers with it, so does a master
-that could have received it, and in the end every broker does.  Only a reset, the deletion of a topic or the loss of the
-records before it makes an offset lower.
+A reader of this package finds out from the disks which brokers have an offset (docs/storage_format.md).  A broker that
+has the offset must answer queries with it.  A master that could have received the offset must do so, too, and in the
+end every broker must (docs/replication.md).  Only a reset, the deletion of a topic, or the loss of the records before
+an offset makes the offset lower.
 """
 
 from __future__ import annotations
@@ -28,9 +28,11 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 Key = tuple[str, str, int]  # group, topic, queue id
-Point = tuple[int, int, int]  # when a generation was raised: epoch, its id, log offset; zeros for the first one
-ON_ITS_WAY_S = 10.0  # an answer, or what a slave hands over
-SYNCED_WITHIN_S = 8.0  # the journal, 5 s; here 1 s as configured, and what a thread takes
+# The position at which a generation was raised: epoch, the epoch's id, log offset.  The first generation has zeros.
+Point = tuple[int, int, int]
+ON_ITS_WAY_S = 10.0  # the longest time for an answer, or for the offsets that a slave hands over
+# The longest time until a committed offset is synced.  The journal syncs after 5 s by default, and after 1 s here.
+SYNCED_WITHIN_S = 8.0
 
 
 class Entry(NamedTuple):
@@ -52,7 +54,7 @@ class Standing:
     raised_at: Point
     since: float
     holders: set[int] = field(default_factory=set)
-    lost_records: bool = False  # a master continued without the records before it
+    lost_records: bool = False  # a master continued without the records before the offset
 
 
 class OffsetPromises:
@@ -63,12 +65,13 @@ class OffsetPromises:
         self._promises = promises
         self._broken = broken
         self.standing: list[Standing] = []
-        self._ends: dict[int, int] = {}  # broker: the furthest that its log ended, since it was cut
-        self._epochs: dict[int, dict[tuple[int, int], int]] = {}  # number and id: where it begins
-        self._trouble_at: dict[int, float] = {}  # when its disk was full or failed last
+        self._ends: dict[int, int] = {}  # broker -> the highest end of its log since the last cut
+        self._epochs: dict[int, dict[tuple[int, int], int]] = {}  # broker -> (number, id) of each epoch -> its start
+        self._trouble_at: dict[int, float] = {}  # broker -> when its disk was last full or failed
         self._before_power_loss: dict[int, tuple[float, Table]] = {}
-        self._following: dict[tuple[int, int, int, int], float] = {}  # slave, its run, master, its run: since when
-        self._last_followed: dict[tuple[int, int], int] = {}  # slave, its run: master
+        # (slave, its run, master, its run) -> since when the slave follows the master
+        self._following: dict[tuple[int, int, int, int], float] = {}
+        self._last_followed: dict[tuple[int, int], int] = {}  # (slave, its run) -> the master that it followed last
         self.committed = self.queried = 0
 
     # --- promises, as they are made -------------------------------------------------------------------------------
@@ -81,7 +84,9 @@ class OffsetPromises:
         for entry in request.entries:
             key = request.consumer_group, entry.topic, entry.queue_id
             if offsets[key] < entry.offset:
-                raise self._broken(f"{broker.name}: commit {entry.offset} is answered with {offsets[key]}")
+                raise self._broken(
+                    f"{broker.name}: a commit of {entry.offset} is answered with the lower offset {offsets[key]}"
+                )
         self._stands(broker, offsets, response.status)
 
     def answered_reset(self, broker: Broker, request: Any, response: Any) -> None:
@@ -95,7 +100,9 @@ class OffsetPromises:
         for key, offset in offsets.items():
             here, raised_at = disks[broker.broker_id].get(key, NOTHING)
             if here.offset < offset and not self._may_be_lower(key):
-                raise self._broken(f"{broker.name}: {key} is answered with {offset}, and its disk has {here}")
+                raise self._broken(
+                    f"{broker.name}: a commit of {key} is answered with {offset}, and its disk has {here}"
+                )
             entry = Entry(here.generation, min(here.offset, offset))
             holders = {number for number, table in disks.items() if table.get(key, NOTHING)[0] >= entry}
             if (
@@ -103,7 +110,7 @@ class OffsetPromises:
                 and self._world.levels.sync_master
                 and not (holders - {broker.broker_id} or self._was_on(key, entry))
             ):
-                raise self._broken(f"{broker.name}: {key} at {offset} is OK, and on no slave")
+                raise self._broken(f"{broker.name}: a commit of {key} at {offset} is OK, and on no slave")
             sure = {other.broker_id for other in self._world.brokers if other.serves or other.was_killed}
             self.committed += 1
             standing = Standing(key, entry, raised_at, self._world.loop.now, holders & sure)
@@ -111,8 +118,8 @@ class OffsetPromises:
             self.standing.append(standing)
 
     def _was_on(self, key: Key, entry: Entry) -> bool:
-        """Returns True if a broker had the offset before it lost its power, while its
-        acknowledgement was on the way.
+        """Returns True if a broker that has just lost its power had the offset until then.  Its acknowledgement may
+        have been on the way.
         """
         return any(
             self._world.loop.now - died_at < ON_ITS_WAY_S and table.get(key, NOTHING)[0] >= entry
@@ -123,7 +130,7 @@ class OffsetPromises:
 
     def power_goes(self, broker: Broker) -> None:
         """Notes that the broker may lose what is not synced.  Entries that are older than a few seconds are synced,
-        unless the disk refused.
+        unless the disk has failed or was full.
         """
         there = on_disk(broker)
         self._before_power_loss[broker.broker_id] = self._world.loop.now, there
@@ -132,11 +139,12 @@ class OffsetPromises:
             if broker.broker_id not in standing.holders or kept.get(standing.key, NOTHING)[0] >= standing.entry:
                 continue
             if there.get(standing.key, NOTHING)[0] < standing.entry:
-                continue  # not by the power: a query that is answered lower is found
+                continue  # the offset was lost before, which the check of queries finds
             age_s = self._world.loop.now - max(standing.since, broker.started_at)
             if age_s > SYNCED_WITHIN_S and not self._had_trouble(broker):
                 raise self._broken(
-                    f"{broker.name} loses with its power {standing.key} {standing.entry}, there for {age_s:.0f} s"
+                    f"{broker.name} loses with its power {standing.key} {standing.entry}, which "
+                    f"it had for {age_s:.0f} s"
                 )
             standing.holders.discard(broker.broker_id)
 
@@ -152,7 +160,9 @@ class OffsetPromises:
         self._epochs.pop(broker.broker_id, None)
 
     def watch(self) -> None:
-        """Notes which slave follows which master, and whose log was cut.  A cut lowers the offsets beyond it."""
+        """Notes which slave follows which master, and whose log was cut.  Offsets beyond the end of a cut log become
+        lower.
+        """
         now = self._world.loop.now
         for broker in self._world.brokers:
             if broker.is_full or any(fault.nth <= 0 for fault in broker.disk.faults):
@@ -190,7 +200,7 @@ class OffsetPromises:
                 standing.lost_records = True
 
     def becomes_master(self, broker: Broker, start: int) -> None:
-        """Gives offsets beyond the end of their queues a new generation, and lowers them."""
+        """Notes that a new master lowers offsets beyond the end of their queues, and gives them a new generation."""
         self.watch()
         ends = self._queue_ends(broker, start)
         for standing in self.standing:
@@ -214,11 +224,13 @@ class OffsetPromises:
         for standing in self.standing:
             if standing.key[0] != group:
                 continue
-            if standing.key not in answers:  # deleted, which raises its generation, or forgotten
+            if standing.key not in answers:  # the offset was deleted, which raises its generation, or is missing
                 answers[standing.key] = on_disk(broker).get(standing.key, NOTHING)[0]._replace(offset=-1)
             answer = answers[standing.key]
             if not self._is_kept(broker, standing, answer) and (why := self._why(broker, standing)):
-                raise self._broken(f"{broker.name} says {answer} of {standing.key}, at {standing.entry} before: {why}")
+                raise self._broken(
+                    f"{broker.name} says {answer} of {standing.key}, which was {standing.entry} before: {why}"
+                )
 
     def standing_of(self, group: str) -> list[Standing]:
         return [standing for standing in self.standing if standing.key[0] == group]
@@ -240,8 +252,8 @@ class OffsetPromises:
                     continue
                 if not self._is_kept(broker, standing, newest) or told.get(queue, newest.offset) != newest.offset:
                     self._promises.broken = self._promises.broken or self._broken(
-                        f"who asks all slaves is told {told.get(queue)} of {standing.key}, at {standing.entry} before, "
-                        f"which {broker.name} has"
+                        f"a client that asks all slaves is told {told.get(queue)} of {standing.key}, which "
+                        f"was {standing.entry} before, as {broker.name} knows"
                     )
 
     def _is_kept(self, broker: Broker, standing: Standing, found: Entry) -> bool:
@@ -249,7 +261,7 @@ class OffsetPromises:
         if not _knows(broker, standing.raised_at):
             return True
         if found.generation == standing.entry.generation:
-            # NB: only a master's word raises a generation; a slave's offsets go back to the end without it.
+            # NB: a slave lowers offsets beyond its queues without a new generation, which only a master makes.
             return found.offset >= standing.entry.offset or (standing.lost_records and not broker.leads)
         is_raised = found.generation > standing.entry.generation
         may_be_lower = standing.lost_records or self._may_be_lower(standing.key)
@@ -281,7 +293,8 @@ class OffsetPromises:
         offsets).
 
         The master waits for a slave that a name server or its configuration names, and for a slave that has followed it
-        and still knows its address.  A master that it replaced hands over its offsets when it is restarted as a slave.
+        and still knows its address.  It does not wait for a master that it has replaced, which hands over its offsets
+        when it is restarted as a slave.
         """
         if other.leads and other.role_epoch() < broker.role_epoch():
             return False
@@ -310,7 +323,9 @@ class OffsetPromises:
             for standing in self.standing:
                 found = table.get(standing.key, NOTHING)[0]
                 if standing.holders and not self._is_kept(broker, standing, found):
-                    raise self._broken(f"{broker} has {found} of {standing.key}, which stood at {standing.entry}")
+                    raise self._broken(
+                        f"{broker} has the offset {found} of {standing.key}, which was {standing.entry} before"
+                    )
 
 
 def _as_client_has_it(response: Any) -> OffsetsAnswer:
@@ -322,12 +337,13 @@ NOTHING = Entry(), (0, 0, 0)
 
 
 def _is_less(one: Standing, other: Standing) -> bool:
-    """Returns True if the other one has an offset at least as high, on at least the same brokers."""
+    """Returns True if `other` has an offset that is not lower, on all brokers that have the offset of `one`."""
     return one.key == other.key and one.entry <= other.entry and one.holders <= other.holders
 
 
 def _knows(broker: Broker, raised_at: Point) -> bool:
-    """Returns True if the position is in the broker's history: the broker has the epoch, up to that offset at least.
+    """Returns True if the position is in the broker's history, so that the broker has that epoch up to that offset or
+    further.
 
     An epoch that ended without a byte may have been replaced by the next epoch of the same promotion, which has the
     same start.
@@ -346,7 +362,9 @@ def _knows(broker: Broker, raised_at: Point) -> bool:
 
 
 def on_disk(broker: Broker, *, durable: bool = False) -> Table:
-    """Returns the entries on disk, and where their generations were raised.  Deleted entries have the offset -1."""
+    """Returns the entries on the broker's disk, each with the position at which its generation was raised.  Deleted
+    entries have the offset -1.
+    """
 
     def read(path: str) -> bytes:
         return broker.disk.content(broker.root / path, durable=durable)

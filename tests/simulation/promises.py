@@ -1,16 +1,19 @@
 """Records each promise of a broker when the broker makes it, and checks it until the end of the run.
 
 An answer makes a promise: a send that is OK, a message that is given to a consumer, a commit that is accepted.  The
-checks read the disks, and do not ask the code under test.  This table says where a message must be:
+checks read the disks, and do not ask the code under test.  After an OK, the message must be here:
 
-| an OK of a master that is  | is then in the  |
-|---------------------------------|-------------------------------------------------| | ASYNC_MASTER with ASYNC_FLUSH  |
-page cache of the master  | | ASYNC_MASTER with SYNC_FLUSH  | disk of the master  | | SYNC_MASTER with ASYNC_FLUSH  |
-page caches of the master and of a slave  | | SYNC_MASTER with SYNC_FLUSH  | disks of the master and of a slave  |
+| mode of the master              | places of the message                           |
+|---------------------------------|-------------------------------------------------|
+| ASYNC_MASTER with ASYNC_FLUSH   | page cache of the master                        |
+| ASYNC_MASTER with SYNC_FLUSH    | disk of the master                              |
+| SYNC_MASTER with ASYNC_FLUSH    | page caches of the master and of a slave        |
+| SYNC_MASTER with SYNC_FLUSH     | disks of the master and of a slave              |
 
-A broker that has a message in this way is its *holder*.  A holder may lose the message by a power loss, if it was not
-on the disk, by damage of the disk, by retention, or when a broker without the message becomes master.  The last may
-happen only if an operator decided so, or if no holder could be reached; the message is then excused.
+A broker that must have a message is called a *holder* of this message.  A holder may lose the message by a power loss,
+if it was not on the disk, by damage of the disk, by retention, or when a broker without the message becomes master.  A
+broker without the message may become master only if an operator decided so, or if no holder could be reached.  The loss
+of the message is then *excused*.
 """
 
 from __future__ import annotations
@@ -45,7 +48,8 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 ANSWERED_WITHIN_S = 10.0
-TOLD_WITHIN_S = 2.0  # a master that lives is told of a forced promotion; its last answers waited for a slave, 1 s
+# The time in which a living master hears of a forced promotion.  Its last answers may have waited 1 s for a slave.
+TOLD_WITHIN_S = 2.0
 NOWHERE = 1 << 62
 UNANSWERED = 1 << 16  # bytes of log, at most, that nobody has been told of yet
 
@@ -59,7 +63,7 @@ class PromiseBroken(AssertionError):
 
 @dataclass(eq=False)
 class Message:
-    """Bytes of the log that a producer or consumer was told of."""
+    """A message at its place in the log, of which a producer or consumer was told."""
 
     what: str
     epoch: int
@@ -77,7 +81,7 @@ class Opening(NamedTuple):
     have, with the reason for each.
     """
 
-    history: tuple[Epoch, ...]  # the last one is the epoch that began
+    history: tuple[Epoch, ...]  # the epochs in the master's log, of which the last one has just begun
     was_promoted: bool
     needed: dict[int, str]
 
@@ -100,7 +104,8 @@ class Promises:
         self._before_power_loss: dict[int, tuple[float, bytes]] = {}
         self._openings: dict[tuple[int, Epoch], Opening] = {}
         self.ok = self.read = self.lost = self.damaged_reads = 0
-        self.tainted: list[tuple[int, int, bytes]] = []  # log offsets that some disk has damaged once, and to what
+        # Ranges of log offsets that a disk has ever damaged, with the damaged bytes.
+        self.tainted: list[tuple[int, int, bytes]] = []
         self._held_before_damage: list[tuple[Broker, Message]] = []
         self.refused_bodies: set[bytes] = set()
         self.broken: PromiseBroken | None = None
@@ -153,7 +158,7 @@ class Promises:
         levels = self._world.levels
         if not self._was_given(broker, message, durable=levels.sync_flush):
             raise PromiseBroken(
-                f"{message.what} is OK, but not on {broker.name}'s {_where(levels.sync_flush)}, its master"
+                f"{message.what} is OK, but not on {broker.name}'s {_where(levels.sync_flush)}, which is its master"
             )
         others = [other for other in self._world.brokers if other is not broker]
         if levels.sync_master and not any(
@@ -179,7 +184,8 @@ class Promises:
             begin = one.commit_log_offset
             if begin + size > (visible_end := self.visible_ends.of(broker)):
                 raise PromiseBroken(
-                    f"{broker.name} gives [{begin}, {begin + size}), and slaves have acknowledged up to {visible_end}"
+                    f"{broker.name} gives log bytes [{begin}, {begin + size}), and slaves have acknowledged up to "
+                    f"{visible_end}"
                 )
             known = self.queues.known(one)
             if known is not None and not known.excused and known.data == data:
@@ -193,7 +199,7 @@ class Promises:
                 by_ok=False,
             )
             if self._is_of_the_past(message) or self._is_left_behind(message):
-                continue  # who does not know it yet gives records that will be cut
+                continue  # a broker that does not know the new master yet may still serve such records
             self._oblige(message)
             self.queues.told(message, one)
         return given
@@ -228,7 +234,7 @@ class Promises:
         """Returns True if the broker may have read damage outside of a body, on its own disk or from a broker that it
         followed.
 
-        RocketMQ's format has a checksum of the body only, so the broker's queues may have been built from such damage.
+        RocketMQ's format has a checksum of the body only, so such damage may have become part of the broker's queues.
         """
         return bool(broker.disk.damages) or any(
             broker.log(first, last) == became for first, last, became in self.tainted
@@ -282,8 +288,8 @@ class Promises:
             self.broken = self.broken or broken
 
     def _begins_at(self, broker: Broker, first: int) -> None:
-        """Notes that the broker has nothing before `first` any more.  That stays so even if the broker becomes a slave
-        and copies those records again.
+        """Notes that the broker has lost everything before `first`, and need not have it again even if the broker
+        becomes a slave and copies those records once more.
         """
         self.queues.nothing_young_goes(broker, first, self.messages)
         for message in self.messages:
@@ -304,7 +310,7 @@ class Promises:
 
     def _oblige(self, message: Message) -> None:
         """Obliges every broker that has the message to keep it."""
-        # NB: of a broker without power nobody knows yet what its recovery will keep.
+        # NB: a broker without power is no holder, because nobody knows what its recovery will keep.
         sure = [broker for broker in self._world.brokers if broker.serves or broker.was_killed]
         message.holders = {broker.broker_id for broker in sure if self._has(broker, message)}
         if self._is_of_the_past(message):
@@ -312,7 +318,7 @@ class Promises:
             if message.by_ok and self._world.levels.sync_master and not self._world.promoted[newest, by]:
                 raise PromiseBroken(
                     f"{message.what} of epoch {message.epoch} is OK, although broker-{by}, which does not have it, was "
-                    f"promoted with epoch {newest}, and nobody forced that"
+                    f"promoted with epoch {newest}, and nobody forced that promotion"
                 )
             message.excused = "of a master that was replaced already"
         self.messages.append(message)
@@ -337,13 +343,14 @@ class Promises:
         return message.epoch <= newest.epoch and is_other and not self._has(self._world.brokers[by], message)
 
     def _is_left_behind(self, message: Message) -> bool:
-        """Returns True if the newest master's history goes on without the message, and the master that left it out was
-        allowed to.  A slave that was away then still serves the message until it hears of its master.
+        """Returns True if the newest master's history continues without the message, and the master that left the
+        message out was allowed to.  A slave that was away then may still serve the message until it hears of the new
+        master.
         """
         if not self._openings:
             return False
         newest = max(self._openings.values(), key=lambda opening: opening.epoch.epoch)
-        # NB: an epoch in which nothing was left when the next one began is not in the list.
+        # NB: the history lacks epochs that had no bytes left when the next epoch began.
         own, number = (message.epoch, message.epoch_id), message.epoch
         later = [epoch for epoch in newest.history if epoch.epoch >= number and (epoch.epoch, epoch.id) != own]
         if not later or later[0].start_offset >= message.end:
@@ -395,7 +402,7 @@ class Promises:
 
     def _has(self, broker: Broker, message: Message, *, durable: bool = False) -> bool:
         if message.begin < self._first(broker):
-            return True  # expired there
+            return True  # the message has expired at this broker
         return broker.log(message.begin, message.end, durable=durable) == message.data
 
     def _had(self, broker: Broker, message: Message) -> bool:
@@ -410,7 +417,8 @@ class Promises:
         """Returns where the log begins.
 
         A slave starts over if its log ended before its master's log begins.  Such a slave has no file or no record for
-        a moment, or until its next start if its disk fails.  Everything before the master's beginning has then expired.
+        a moment, or until its next start if its disk fails.  Meanwhile its log counts as beginning where its master's
+        log begins, because everything before that has expired.
         """
         starts = [
             [int(path.name) for path in one.disk.files_below(one.root / "commitlog")]
@@ -446,8 +454,8 @@ class Promises:
                 self._becomes_master(broker)
 
     def _becomes_master(self, broker: Broker) -> None:
-        """Notes that a broker begins to take writes.  Excuses the loss of messages that its log lacks, if that loss is
-        allowed.
+        """Notes that a broker begins to take writes.  Excuses the loss of messages that this broker's log lacks, if the
+        loss is allowed.
         """
         epoch = broker.live.epochs.epochs.epochs[-1]
         if (broker.broker_id, epoch) in self._openings:
@@ -480,11 +488,14 @@ class Promises:
         for promotion, promoted in self._world.promoted:
             if promoted != broker.broker_id and broker.role_epoch() < promotion.epoch <= epoch.epoch:
                 raise PromiseBroken(
-                    f"{broker.name} outranks with epoch {epoch} the promotion of broker-{promoted}, {promotion}"
+                    f"{broker.name} outranks with epoch {epoch} its successor broker-{promoted}, promoted "
+                    f"with {promotion}"
                 )
         for other in self._world.serving():
             if other.live.epochs.epochs.last > epoch.epoch and self._world.could_hear_of(broker, other):
-                raise PromiseBroken(f"{broker.name} becomes master with epoch {epoch}, and {other} was there")
+                raise PromiseBroken(
+                    f"{broker.name} becomes master with epoch {epoch}, and {other} was there with a newer one"
+                )
 
     def _may_write(self, broker: Broker) -> None:
         """Checks that a broker that answers a send was not replaced by a broker of which it could have heard, at its
@@ -496,7 +507,9 @@ class Promises:
                 continue
             other = self._world.brokers[promoted]
             if promotion.epoch > last and other.serves and self._world.could_hear_of(broker, other):
-                raise PromiseBroken(f"{broker.name} takes a message in epoch {last}, and {other} was there")
+                raise PromiseBroken(
+                    f"{broker.name} takes a message in epoch {last}, and {other} was there with a newer one"
+                )
 
     def _needed_by(self, broker: Broker, epoch: Epoch) -> dict[int, str]:
         """Returns the brokers whose records the new master must have: broker id -> reason."""
@@ -523,7 +536,7 @@ class Promises:
         """Checks a copy of the broker's disk, which `node` has opened."""
         store, epochs = node.store, node.epochs.epochs
         if epochs.last < self._promised_epoch.get(broker.broker_id, 0):
-            raise PromiseBroken(f"it is back in epoch {epochs.last}")
+            raise PromiseBroken(f"the broker is back in the earlier epoch {epochs.last}")
         log = stores.log_bytes(store)
         for message in self.messages:
             if message.excused or broker.broker_id not in message.holders or message.begin < store.min_offset:
@@ -532,12 +545,12 @@ class Promises:
                 continue
             first = message.begin - store.min_offset
             if log[first : first + len(message.data)] != message.data:
-                raise PromiseBroken(f"{message.what} is gone, and its log ends at {store.end_offset}")
+                raise PromiseBroken(f"{message.what} is gone, and the broker's log ends at {store.end_offset}")
         if powerless or epochs.last > self._promised_epoch.get(broker.broker_id, 0):
             return
         for key, entry in self._offsets.get(broker.broker_id, {}).items():
             if node.offsets.get(*key) < entry:
-                raise PromiseBroken(f"offset {key} is {node.offsets.get(*key)} again, it was {entry}")
+                raise PromiseBroken(f"offset {key} is back at {node.offsets.get(*key)}, and was {entry} before")
 
     def _untainted(self, broker: Broker, begin: int, end: int) -> bytes:
         data = bytearray(broker.log(begin, end))
@@ -580,8 +593,8 @@ class Promises:
     def are_trimmed(self, broker: Broker) -> bool:
         """Returns True if expired records are gone from the broker's queues.
 
-        They go at once, or in the next round if a queue could not be read.  A search in a damaged queue may end
-        elsewhere, so damaged queues are not checked.
+        Expired records leave the queues at once, or in the next round of retention if a queue could not be read.  A
+        search in a damaged queue may end elsewhere, so damaged queues are not checked.
         """
         store = broker.live.store
         if any("consumequeue" in damage.path.parts for damage in broker.disk.damages):
@@ -609,13 +622,13 @@ class Promises:
         for key, entries in actual.items():
             if key[0] in deleted and expected.get(key, [])[-len(entries) :] != entries:
                 raise PromiseBroken(
-                    f"{broker}: queue {key} of a deleted topic is not the end of what the log says: {entries} instead "
-                    f"of {expected.get(key, [])}"
+                    f"{broker}: queue {key} of a deleted topic has {entries}, which are not the last entries by the "
+                    f"log: {expected.get(key, [])}"
                 )
         expected = {key: _comparable(key[0], value) for key, value in expected.items() if key[0] not in deleted}
         actual = {key: _comparable(key[0], value) for key, value in actual.items() if key[0] not in deleted}
         if expected != actual:
-            raise PromiseBroken(f"{broker}: the queues are not what the log says: {actual} instead of {expected}")
+            raise PromiseBroken(f"{broker}: the queues do not match the log: they have {actual} instead of {expected}")
 
     def _epochs_only_rise(self, broker: Broker) -> None:
         epochs = broker.live.epochs.epochs
@@ -629,8 +642,8 @@ class Promises:
                 raise PromiseBroken(f"epoch {epoch} of {broker.name} began at {start} on broker-{first}")
 
     def _was_undone(self, broker: Broker, epoch: int) -> bool:
-        """Returns True if a promotion of this broker failed or died, and took back the epoch that it had begun, in
-        which no byte was written.
+        """Returns True if a promotion of this broker failed or died after it had begun an epoch, and the broker took
+        that epoch back before any byte was written in it.
         """
         starts = [
             (start, began_on)
@@ -651,7 +664,7 @@ class Promises:
 
     def _offsets_only_rise(self, broker: Broker) -> None:
         if broker.live.epochs.epochs.last > self._promised_epoch.get(broker.broker_id, 0):
-            # Its log may have been cut for a newer master's, and what was committed beyond the cut with it.
+            # The broker may have cut its log to follow a newer master, and lost the offsets beyond the cut.
             self._offsets.pop(broker.broker_id, None)
         before = self._offsets.get(broker.broker_id, {})
         now = _offsets(broker)
@@ -662,11 +675,11 @@ class Promises:
 
 
 def _why_not(opening: Opening, message: Message, having: set[int]) -> str:
-    """Returns why the message, which the brokers in `having` have, could not be left out.  Returns an empty text if it
-    could.
+    """Returns why a new master must not leave out the message that the brokers in `having` have, or an empty text if it
+    may.
     """
     reasons = [reason for number, reason in opening.needed.items() if number in having]
-    if opening.was_promoted and message.epoch == opening.epoch.epoch:  # two were promoted, and knew nothing of it
+    if opening.was_promoted and message.epoch == opening.epoch.epoch:  # two brokers were promoted independently
         reasons = [reason for reason in reasons if reason == "it had it"]
     return reasons[0] if reasons else ""
 

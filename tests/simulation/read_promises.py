@@ -1,7 +1,7 @@
 """The promises about ranged reads, queue bounds, searches by time, and records that no longer exist (C14).
 
-Answers are compared with a replay of the broker's log at that moment, and with what consumers have read before: a
-reader that continues at an offset is told if the records before it have changed.
+Answers are compared with a replay of the broker's log at that moment, and with what consumers have read before.  If
+records before an offset have changed, a broker must tell this to a consumer that continues at that offset.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 TRUNCATED = pb.PullResponse.OFFSET_TRUNCATED
-# What a range ends with where the queue does.
+# The statuses with which a range ends at the end of its queue.
 ENDS = (
     pb.PullResponse.NO_MATCHED_LOGIC_QUEUE,
     pb.PullResponse.NO_MESSAGE_IN_QUEUE,
     pb.PullResponse.OFFSET_OVERFLOW_ONE,
     pb.PullResponse.OFFSET_OVERFLOW_BADLY,
 )
-Read = dict[int, Record]  # queue offset: what a consumer has read there, or what was there when it planned to
+# Queue offset -> the record that a consumer has read there, or that was there when the consumer planned a range.
+Read = dict[int, Record]
 
 
 class Place(NamedTuple):
@@ -48,7 +49,8 @@ class ReadPromises:
         self._broken = broken
         self._read: dict[Place, Read] = {}
         self._planned: dict[Place, Read] = {}
-        self._ranges: dict[int, tuple[Any, list[int]]] = {}  # by the request's identity: how far each range has come
+        # id of a request -> the request, and the next offset of each of its ranges
+        self._ranges: dict[int, tuple[Any, list[int]]] = {}
         self.judged = 0
 
     # --- pulls ----------------------------------------------------------------------------------------------------
@@ -69,8 +71,8 @@ class ReadPromises:
         }
 
     def _is_told(self, broker: Broker, here: Place, before: Read, status: int, following: int) -> None:
-        """Checks that the broker has what the consumer has read before this place, or tells the consumer that it is
-        gone.  A master that takes writes must know that; other brokers may.
+        """Checks that the broker has what the consumer has read before this place, or tells the consumer that these
+        records are gone.  A master that takes writes must know whether they are gone, and other brokers need not.
         """
         records = self._queue(broker, here)
         if not before or not records or self._promises.tainted or not _may_compare(broker, here):
@@ -80,13 +82,13 @@ class ReadPromises:
         others = [offset for offset in before if offset >= min(records) and offset not in same]
         if status == TRUNCATED:
             if following in same:
-                raise self._broken(f"{broker.name} says that {here} is truncated at {following}, which it has")
+                raise self._broken(f"{broker.name} says that {here} is truncated at {following}, although it has that")
             if wrong := [offset for offset in others if offset < following]:
-                raise self._broken(f"{broker.name} says that {here} is truncated at {following}, and not at {wrong[0]}")
+                raise self._broken(f"{broker.name} says that {here} is truncated at {following} and not at {wrong[0]}")
         elif others and broker.is_writable:
             raise self._broken(
-                f"{broker.name} answers {here} with status {status} and {following}, and has not what was read at "
-                f"{others[0]}"
+                f"{broker.name} answers {here} with status {status} and {following}, and lacks the record that was "
+                f"read at {others[0]}"
             )
 
     # --- ranges ---------------------------------------------------------------------------------------------------
@@ -104,30 +106,30 @@ class ReadPromises:
             self._piece(broker, wanted, at[segment.range_index], segment, part)
             at[segment.range_index] = segment.next_offset
         if taken != len(given):
-            raise self._broken(f"{broker.name} gives {len(given)} records in a frame that tells of {taken}")
+            raise self._broken(f"{broker.name} gives {len(given)} records in a frame whose segments count {taken}")
 
     def _piece(self, broker: Broker, wanted: Any, at: int, segment: Any, part: Sequence[Record | None]) -> None:
         here = place(wanted.topic, wanted.queue_id, wanted.until_offset, wanted.read_in)
-        said = f"{broker.name} gives of {here} from {at}"
+        said = f"{broker.name}, asked for {here} from {at}, gives"
         expected = [(wanted.topic, wanted.queue_id, at + number) for number in range(segment.count)]
         found = [one and (one.topic, one.queue_id, one.queue_offset) for one in part]
         if any(one not in (None, other) for one, other in zip(found, expected, strict=True)):
-            raise self._broken(f"{said} the records {found}")
+            raise self._broken(f"{said} the wrong records {found}")
         end = at + segment.count
         if end > wanted.until_offset and segment.count:
-            raise self._broken(f"{said} what lies behind it, up to {end}")
+            raise self._broken(f"{said} records beyond that range, up to {end}")
         if self._promises.tainted:
             return
         records = self._queue(broker, here)
         if segment.count and segment.next_offset != end:
-            raise self._broken(f"{said} up to {end}, and goes on at {segment.next_offset}")
+            raise self._broken(f"{said} records up to {end}, and goes on at {segment.next_offset}")
         skipped = [offset for offset in records if at <= offset < segment.next_offset]
         if not segment.count and segment.status not in ENDS and skipped:
-            raise self._broken(f"{said} nothing, with status {segment.status}, and passes over {skipped}")
+            raise self._broken(f"{said} no records, with status {segment.status}, and passes over {skipped}")
         if segment.status in ENDS:
             left = [offset for offset, one in records.items() if offset >= at and self._must_be_seen(broker, one)]
             if left:
-                raise self._broken(f"{said} nothing, with status {segment.status}, and has {left}")
+                raise self._broken(f"{said} no records, with status {segment.status}, although it has {left}")
         self._ends_where_its_epoch_did(broker, here, segment, part)
 
     def _ends_where_its_epoch_did(
@@ -148,7 +150,7 @@ class ReadPromises:
         if segment.status == TRUNCATED:
             at = segment.next_offset
             if at in planned and self._queue(broker, here).get(at) == planned[at]:
-                raise self._broken(f"{broker.name} says that {here} is truncated at {at}, which it has")
+                raise self._broken(f"{broker.name} says that {here} is truncated at {at}, although it has that")
 
     # --- bounds, and the search by time ---------------------------------------------------------------------------
 
@@ -159,18 +161,18 @@ class ReadPromises:
             records = self._queue(broker, here)
             if not records or self._promises.tainted or broker.disk.unread:
                 continue
-            said = f"{broker.name} says [{entry.min_offset}, {entry.max_offset}) of {here}"
+            said = f"{broker.name} says [{entry.min_offset}, {entry.max_offset}) are the offsets of {here}"
             if entry.min_offset != min(records) and entry.min_offset < entry.max_offset:
-                raise self._broken(f"{said}, and its first record has {min(records)}")
+                raise self._broken(f"{said}, and its first record has offset {min(records)}")
             if entry.max_offset > max(records) + 1:
-                raise self._broken(f"{said}, and its last record has {max(records)}")
+                raise self._broken(f"{said}, and its last record has offset {max(records)}")
             behind = [one for offset, one in records.items() if offset >= entry.max_offset]
             if any(self._must_be_seen(broker, one) for one in behind):
-                raise self._broken(f"{said}, and has {behind[0].queue_offset}")
+                raise self._broken(f"{said}, although it has {behind[0].queue_offset}")
             past = [one for one in records.values() if one.queue_offset < entry.max_offset]
             visible_end = self._promises.visible_ends.of(broker)
             if past and past[-1].commit_log_offset >= visible_end:
-                raise self._broken(f"{said}, and slaves have acknowledged up to {visible_end}")
+                raise self._broken(f"{said}, and slaves have acknowledged the log only up to {visible_end}")
             self._planned[here] = {one.queue_offset: one for one in past}
             self.judged += 1
 
@@ -188,8 +190,8 @@ class ReadPromises:
                 wrong = offset != expected.queue_offset
             if wrong or offset < min(records):
                 raise self._broken(
-                    f"{broker.name} finds offset {offset} of {request.topic}:{entry.queue_id} for {entry.timestamp}, "
-                    f"and its records are of {times}, from {min(records)} on"
+                    f"{broker.name} finds offset {offset} of {request.topic}:{entry.queue_id} for the time "
+                    f"{entry.timestamp}, and its records have the times {times} and begin at {min(records)}"
                 )
 
     def _must_be_seen(self, broker: Broker, one: Record) -> bool:
@@ -213,8 +215,8 @@ def place(topic: str, queue_id: int, offset: int, epoch: Any) -> Place:
 
 
 def _may_compare(broker: Broker, here: Place) -> bool:
-    """Returns True if the broker has heard of the epoch that the consumer names.  A broker that has not cannot know
-    newer records.
+    """Returns True if the broker has heard of the epoch that the consumer names.  A broker that has not heard of this
+    epoch cannot know which records are newer.
     """
     return not here.epoch or any(
         (epoch.epoch, epoch.id) == (here.epoch, here.epoch_id) or epoch.epoch > here.epoch

@@ -42,15 +42,16 @@ from tests.simulation.virtual_loop import VirtualLoop
 from tests.support.memory_files import SECTOR
 
 MODES = [AckLevels(sync_master=master, sync_flush=disk) for master in (True, False) for disk in (True, False)]
-JOURNAL_RESERVE = 1 << 16  # 4 MiB would be read and copied all the time
+JOURNAL_RESERVE = 1 << 16  # smaller than a real broker's 4 MiB, which each check would read and copy
 WRITES = ("pwrite", "pwrite", "pwrite", "create", "preallocate", "rename", "resize", "remove", "make_directory")
-DERIVED = ("consumequeue", "index")  # from the log
+DERIVED = ("consumequeue", "index")  # built from the log
 OURS, CHECKPOINT = "rocketsim", "checkpoint"
 TABLES = ("config", OURS, CHECKPOINT)
-QUEUE_ENTRY, TAGS_CODE = 20, 12  # bytes; where the tags code is in it, which nothing checks
-UNITS = {"commitlog": 1, "consumequeue": QUEUE_ENTRY, "index": 20}  # that are written again as a whole; others: all
-DAMAGES = 3  # of one disk in a run
-QUIET_S = 6.0  # since the network was last disturbed: all have connected again
+QUEUE_ENTRY, TAGS_CODE = 20, 12  # the size of a queue entry, and the place of its tags code, which no check covers
+# The bytes that a broker writes at once, by kind of file.  Other files are written as a whole.
+UNITS = {"commitlog": 1, "consumequeue": QUEUE_ENTRY, "index": 20}
+DAMAGES = 3  # the most damages of one disk in a run
+QUIET_S = 6.0  # the time after a disturbance of the network in which all connect again
 
 
 class Decision(NamedTuple):
@@ -98,21 +99,25 @@ class World:
             for number in range(chance.choice((2, 3, 3)))
         ]
         if not self.names:
-            for broker in self.brokers:  # a slave's is used once it is promoted
+            for broker in self.brokers:  # a slave uses `ha_slave_addresses` once it is promoted
                 others = (other.address for other in self.brokers if other is not broker)
                 broker.settings["ha_slave_addresses"] = ";".join(others)
                 broker.master_known = self.brokers[0].address
         self.hosts = [broker.host for broker in self.brokers]
-        self.promoted: dict[tuple[Epoch, int], bool] = {}  # (epoch, broker) that an operator made; whether by force
+        # (epoch, broker) of each promotion, and whether the operator forced it
+        self.promoted: dict[tuple[Epoch, int], bool] = {}
         self.promoted_at: dict[tuple[Epoch, int], float] = {}
-        self._noted: set[tuple[int, int]] = set()  # (broker, epoch of its role) that are in there
+        self._noted: set[tuple[int, int]] = (
+            set()
+        )  # (broker, epoch of its role) of the promotions that are noted in `promoted`
         self.deleted_topics: set[str] = set()
         self.disturbed_at = 0.0
         self.history: list[str] = []
         self.deaths: Counter[tuple[str, ...]] = Counter()
         self.crash_points: set[tuple[object, ...]] = set()
         self.faults: Counter[str] = Counter()  # of disks, by kind
-        self.evictions = 0  # how often a disk was looked after, which takes what was not synced, as a power loss does
+        # How often a failed disk was repaired, which loses unsynced data like a power loss.
+        self.evictions = 0
         self.promises = Promises(self)
         self.clients = Clients(self)
         self.wire.answered = self._answered
@@ -146,7 +151,8 @@ class World:
     def play(self, script: "Callable[[World], None]", again: str = "") -> None:
         """Plays a story instead of the seed's decisions, and checks everything at the end.
 
-        `again` tells how to repeat the story.  The message of a PromiseBroken has it, with the last steps.
+        `again` is the command that repeats the story.  The message of a PromiseBroken has this command and the last
+        steps.
         """
         with self._simulated():
             try:
@@ -192,7 +198,7 @@ class World:
         reflection = grpc_reflection.enable_server_reflection
         hook, level = sys.unraisablehook, logging.root.manager.disable
         grpc_reflection.enable_server_reflection = lambda *_: None
-        sys.unraisablehook = lambda _: None  # dead processes stop anywhere
+        sys.unraisablehook = lambda _: None  # the threads of dead processes stop anywhere, even in a finalizer
         logging.disable(logging.CRITICAL)
         was_enabled = gc.isenabled()
         gc.collect()
@@ -464,7 +470,9 @@ class World:
         return f"{broker.name} has a flipped bit at {at} of {path}"
 
     def misdirect(self, chance: random.Random) -> str | None:
-        """Writes a sector over another one, or nowhere.  Sometimes zeros stand in the sector's own place."""
+        """Writes a sector to the place of another one, or writes it nowhere.  After some misdirected writes, the
+        sector's own place has zeros.
+        """
         broker, path = self._some_file(chance, *2 * ("commitlog",), *DERIVED, *2 * (OURS,), CHECKPOINT)
         used = 0 if broker is None else len(_used(broker.disk.content(path, durable=False)))
         if broker is not None and kind_of(path) != "commitlog" and used:
@@ -524,9 +532,7 @@ class World:
         return f"the files of {broker.name} are brought back"
 
     def look_after_disk(self, chance: random.Random) -> str | None:
-        """Restarts, as an operator does, a broker whose disk has failed.  The kernel has dropped
-        some pages meanwhile.
-        """
+        """Restarts a broker whose disk has failed, as an operator does.  The kernel has dropped some pages before."""
         broker = self._pick(chance, lambda broker: broker.has_failed_disk)
         return None if broker is None else self._restart_on_a_sound_disk(broker, chance)
 
@@ -631,7 +637,7 @@ class World:
             if not (broker.serves and broker.is_writable and role[1]) or role in self._noted:
                 continue
             self._noted.add(role)
-            # If it dies before it takes a byte, only the epoch of its next start is left.
+            # If the broker dies before its log gets a byte in this epoch, only the epoch of its next start remains.
             epoch = next(epoch for epoch in broker.live.epochs.epochs.epochs if epoch.epoch >= role[1])
             self.promoted[epoch, broker.broker_id] = self._force
             self.promoted_at[epoch, broker.broker_id] = self.loop.now
@@ -689,9 +695,8 @@ class World:
         was promoted last.
         """
         masters = [broker for broker in self.brokers if broker.is_writable]
-        if (
-            not masters
-        ):  # A master may wait for its slaves; the one that was promoted last may have been made a slave since.
+        if not masters:
+            # A master may still wait for its slaves, and the broker that was promoted last may be a slave by now.
             leading = [broker for broker in self.brokers if broker.leads and broker.standing is not Standing.FENCED]
             if leading:
                 return max(leading, key=lambda broker: broker.role_epoch()).address
@@ -706,8 +711,8 @@ class World:
         return f"{broker.name} is restarted as slave of {broker.master_known}"
 
     def demote(self, chance: random.Random) -> str | None:
-        """Starts a fenced master as a slave.  Sometimes that slave dies soon, which shows records that should have been
-        cut.
+        """Starts a master that was replaced as a slave.  Sometimes the slave dies soon after that, which shows records
+        that it should have cut from its log.
         """
         broker = self._pick(chance, lambda broker: broker.standing is Standing.FENCED)
         if broker is None:
@@ -775,8 +780,8 @@ class World:
     def _rebuild_who_took_over_damage(self) -> None:
         """Empties slaves that have copied damage, so that they copy everything again.
 
-        Where there is no checksum, a slave may copy damage of its master's disk.  The two logs then differ for good,
-        both brokers say so, and an operator acts.
+        Where there is no checksum, a slave may copy damage of its master's disk.  If the two logs differ for good after
+        that, both brokers say so, and an operator has to act.
         """
         for broker in self.brokers:
             if broker.serves and not broker.is_writable and not broker.live.replication.slave.is_following():
@@ -795,8 +800,8 @@ class World:
     def _promote_who_begins_behind_the_master(self) -> None:
         """Stops a master that cannot continue, and promotes its slave without force.
 
-        Such a master has lost the end of its log, and the beginning of that end has expired at its slaves.  The master
-        cannot fetch it, and both brokers say that the slave must be promoted.
+        Such a master has lost the end of its log, and retention at its slaves has deleted the first records of that
+        end.  The master cannot fetch the deleted records, and both brokers say that the slave must be promoted.
         """
         for master in self.brokers:
             if master.standing is not Standing.WAITING:
@@ -841,7 +846,7 @@ class World:
                 if mine.entries != other.entries:
                     return f"{broker} has {mine.entries}, and {masters[0]} {other.entries}"
             ours, theirs = _offsets(node), _offsets(master)
-            # A slave keeps what it has of deleted topics, and its master does not take it.
+            # A slave keeps its offsets of deleted topics, and its master does not take these offsets from it.
             alive = {key for key in {*ours, *theirs} if key[1] not in master.topics.deleted()}
             different = {key for key in alive if ours.get(key) != theirs.get(key)}
             if different:
@@ -896,8 +901,8 @@ def _is_writable(broker: Broker) -> bool:
 
 
 def _may_be_promoted(broker: Broker) -> bool:
-    """Returns True if the broker is a slave that has followed a master.  A slave that never did would begin a history
-    of its own.
+    """Returns True if the broker is a slave that has followed a master.  A slave that has never followed a master would
+    begin a new history.
     """
     return broker.standing is Standing.SLAVE and broker.node is not None and broker.live.epochs.epochs.last > 0
 
@@ -911,7 +916,7 @@ def _folder(path: Path) -> str:
 
 
 def _used(content: bytes) -> range:
-    """Returns the range of a log file that may have records: it ends after the last byte that is not zero."""
+    """Returns the range of a log file that may have records, which ends after the last byte that is not zero."""
     return range(len(content.rstrip(b"\0")))
 
 
@@ -920,7 +925,7 @@ def _offsets(node: BrokerNode) -> dict[tuple[str, str, int], OffsetEntry]:
         (group, topic, queue): entry
         for group, topic, queues in node.offsets.everything()
         for queue, entry in queues.items()
-        if entry > NEVER  # which means the same as no entry
+        if entry > NEVER  # an entry that is not higher means the same as no entry
     }
 
 
