@@ -129,7 +129,7 @@ class ClusterDirectory:
             except BlockingIOError:
                 raise Trouble(
                     f"{self.folder}: a cluster runs in this directory already{self._holder()}. "
-                    f"`{self.command('down')}` ends it; give another --dir to start another cluster"
+                    f"`{self.command('down')}` ends it; give another --dir to start a second cluster"
                 ) from None
             yield
         finally:

@@ -54,7 +54,7 @@ def console(
         raise WrongCommandLine("--client-ca: browsers show a certificate only over TLS, so give --cert and --key, too")
     if write and cert is None and not _is_loopback(bind):
         raise WrongCommandLine(
-            f"--write with --bind {bind}: users type their access keys into the pages; give --cert and --key, too"
+            f"--write with --bind {bind}: users enter access keys, which needs TLS; give --cert and --key, too"
         )
     from dataclasses import replace
 
@@ -69,7 +69,7 @@ def console(
     try:
         taken = bound(listen)
     except OSError as error:
-        raise Trouble(f"cannot listen on {bind} port {port}: {error.strerror}; --port names another one") from None
+        raise Trouble(f"cannot listen on {bind} port {port}: {error.strerror}; name another port with --port") from None
     connection = connection_to(name_server, context)
 
     def connect(access_key: str, secret_key: str) -> Admin:

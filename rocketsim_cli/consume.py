@@ -76,9 +76,9 @@ def consume(
 ) -> None:
     """Show messages, and commit the offsets of the messages that were shown.
 
-    The command pulls all queues up to their ends. With --pop each message goes to one member of the group, which the
-    brokers choose, as for RocketMQ 5's clients. Messages that were shown are acknowledged; messages that were received
-    but not shown are delivered to other members. With --pop the command ends when no message has come for a second.
+    The command pulls all queues up to their ends. With --pop the brokers deliver each message to one member of the
+    group, as with RocketMQ 5's clients. Messages that were shown are acknowledged; messages that were received but not
+    shown are delivered to other members. With --pop the command ends when no message has come for a second.
     """
     from rocketsim_client import Consumer, PullConsumer, SqlExpression
 
@@ -262,9 +262,8 @@ class Member:
             try:
                 if len(self._taken) >= ACKS:
                     self.commit()
-                message = self._consumer.poll(
-                    0 if self._taken else WAIT_S
-                )  # does not wait while messages are to be acknowledged
+                # While messages wait for their acknowledgement, `poll` does not wait for further messages.
+                message = self._consumer.poll(0 if self._taken else WAIT_S)
                 if message is None:
                     if not self._taken and not follow:
                         return
@@ -287,7 +286,7 @@ class Member:
             return
         try:
             self._statuses.tell(self._consumer.ack(self._taken))
-        except InvalidReceiptHandle as error:  # this process was suspended until its receipt handles were invalid
+        except InvalidReceiptHandle as error:  # this process was suspended until its receipt handles expired
             self._tell(str(error))
         self._taken = []
 

@@ -23,7 +23,7 @@ def down(folder: ClusterFolder = None, as_json: AsJson = False) -> None:
             if time.monotonic() > deadline:
                 raise Trouble(
                     f"{directory.folder}: still running after {TIMEOUT_S:.0f} s: {listed(left)}. `kill -9` ends "
-                    "them, and loses no acknowledged message; the logs in the directory say why they do not end"
+                    "these processes without the loss of an acknowledged message; the logs say why they still run"
                 )
             time.sleep(0.05)
         with suppress(Trouble), directory.locked():  # a new cluster may have locked the directory already

@@ -31,7 +31,7 @@ class EndSignal:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._came = True
-        for further in NUMBERS:  # SIG_IGN, because Python removes its own handlers before the process ends
+        for further in NUMBERS:  # SIG_IGN works until the process ends, unlike Python's own handlers
             signal.signal(further, signal.SIG_IGN)
 
     def check(self) -> None:

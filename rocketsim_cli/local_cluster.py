@@ -87,9 +87,9 @@ def _bound_to(port: int) -> int:
 class ServerProcess:
     """One server: its configuration file, its log, and the process while it runs.
 
-    `keys` are the configuration.  With `listenPort` 0 the first start takes a free port, and later starts keep it.
-    While the server starts, `sleep` is called between two checks whether the server listens.  An exception of `sleep`
-    ends the start.
+    `keys` are the entries of the configuration file.  With `listenPort` 0 the first start takes a free port, and later
+    starts keep it.  While the server starts, `sleep` is called between two checks whether the server listens.  An
+    exception of `sleep` ends the start.
     """
 
     module = "broker_service"  # the module that runs as the server, as in `python -m broker_service`

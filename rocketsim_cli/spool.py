@@ -102,7 +102,7 @@ def _facts(one: "Dead") -> dict[str, object]:
         body = found.body
         if found.sys_flag & record.SYS_FLAG_COMPRESSED:
             body = decompress(body, found.sys_flag)
-    except (record.RecordError, CompressionError):  # the record is damaged, so it is shown as it is
+    except (record.RecordError, CompressionError):  # the damaged record is shown as it is, in base64
         return facts | {"record": base64.b64encode(one.record).decode()}
     return facts | {
         "bornTimestamp": found.born_timestamp,

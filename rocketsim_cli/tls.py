@@ -67,6 +67,6 @@ class ConnectionOptions:
             raise WrongCommandLine(f"--protocol {self.protocol} is not one of {', '.join(PROTOCOLS)}")
         given = {"--tls-ca": self.tls_ca, "--tls-cert": self.tls_cert, "--tls-key": self.tls_key}
         if not self.tls and (named := [name for name, path in given.items() if path]):
-            raise WrongCommandLine(f"{' and '.join(named)}: for TLS, which is off; give --tls, too")
+            raise WrongCommandLine(f"{' and '.join(named)}: TLS is off; give --tls, too")
         if (self.tls_cert is None) != (self.tls_key is None):
             raise WrongCommandLine("--tls-cert and --tls-key are a pair: a client's certificate and its key")

@@ -5,7 +5,7 @@ the pipe FD closes.
 
 The process that starts a server holds the other end of the pipe, so no server survives that process, even after a
 SIGKILL.  When that process ends, the server exits at once, because no process is left to wait for an orderly stop.  A
-broker's store survives such a sudden exit.
+broker's store survives a sudden exit.
 """
 
 import functools

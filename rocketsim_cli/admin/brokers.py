@@ -184,7 +184,7 @@ def promote_slave(
         )
     for lost in promotion.forfeits:
         what = "it does not answer: an unknown number of bytes" if lost.bytes is None else f"{lost.bytes} bytes"
-        print(f"broker {lost.broker_id} at {lost.address}: {what} that only it has will be cut when it follows")
+        print(f"broker {lost.broker_id} at {lost.address}: {what} that only it has will be cut when it becomes a slave")
 
 
 def remove_slave(

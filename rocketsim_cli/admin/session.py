@@ -24,7 +24,7 @@ def open_admin(context: typer.Context, name_server: str | None, broker_addr: str
 
     if not name_server and not broker_addr:
         raise WrongCommandLine(
-            "no name server given: -n host:port, or NAMESRV_ADDR in the environment; or one broker with -b"
+            "no name server given: give -n host:port or set NAMESRV_ADDR, or name one broker with -b"
         )
     with Admin(connection_to(name_server or broker_addr or "", context)) as admin:
         yield admin

@@ -183,7 +183,7 @@ def update_acl(
 
 
 def _not_empty(context: typer.Context, option: typer.CallbackParam, value: str) -> str:
-    """Refuses `-r ''`, as from an unset shell variable, because it would delete all policies of the user."""
+    """Refuses an empty `-r`, as from an unset shell variable, because that would delete all policies of the user."""
     given = context.get_parameter_source(str(option.name))
     if not value and given is not None and given.name == "COMMANDLINE":
         raise WrongCommandLine("-r is empty: name a resource, or leave -r out to delete all of the user's policies")

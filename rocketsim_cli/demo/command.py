@@ -219,7 +219,7 @@ class Demo:
         self._watch(f"{victim.name} is down", self._phase_s)
         served = self._query.served()[victim.broker_name, 1] - served_before
         self._handed_over = self._offsets.committed_on_slave(victim.broker_name) - committed_before
-        self._tell(f"meanwhile its slave served {served} messages, and took offsets for {self._handed_over}")
+        self._tell(f"meanwhile its slave served {served} messages, and {self._handed_over} were committed to the slave")
         self._cluster.start_again(victim)
         self._tell(f"{victim.name} is back on {victim.address}", is_marked=True)
         self._outage_s = killed_s, self.history.now_s()

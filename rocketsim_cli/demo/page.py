@@ -59,7 +59,7 @@ def page(
     marks = [event.at_s for event in events if event.is_marked]
     end_s = max([1.0, *(moment.at_s for moment in moments), *(event.at_s for event in events)])
     verdict = (
-        '<p class="good">Nothing acknowledged was lost, nothing counted twice, the group is at the end.</p>'
+        '<p class="good">Nothing acknowledged was lost, nothing was counted twice, and the group has no lag.</p>'
         if report.ok
         else "".join(f'<p class="bad">Not as promised: {escape(problem)}</p>' for problem in report.problems)
     )

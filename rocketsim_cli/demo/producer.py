@@ -16,8 +16,8 @@ FINISH_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """The producer's counts of its sends.  `statuses` counts them by RocketMQ's send status.  Sends without an answer
-    have the status FAILED.
+    """The producer's counts of its sends.  `statuses` counts the sends by RocketMQ's send status.  Sends without an
+    answer have the status FAILED.
     """
 
     sent: int = 0

@@ -126,7 +126,7 @@ def windowed(messages: "DataFrame") -> "DataFrame":
     )
     return (
         readings.withWatermark("bornTimestamp", WATERMARK)
-        # The producer sends a message again, under the same id, if the answer was lost, perhaps to the other pair.
+        # If an answer is lost, the producer sends the message again under the same id, perhaps to the other pair.
         .dropDuplicatesWithinWatermark(["msgId"])
         .groupBy(F.window("bornTimestamp", WINDOW), "kind", "unit", "brokerName", "servedByBrokerId")
         .agg(
@@ -185,7 +185,7 @@ class TelemetryQuery:
             return list(self._rows.values())
 
     def ids(self) -> list[str]:
-        """Returns the message ids in the aggregated windows.  A message that was counted twice is in the list twice."""
+        """Returns the message ids in the aggregated windows.  A message that was counted twice occurs twice."""
         return [msg_id for row in self.rows() for msg_id in row.ids]
 
     def served(self) -> Counter[tuple[str, int]]:

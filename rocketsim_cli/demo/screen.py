@@ -197,4 +197,6 @@ def show_report(console: Console, report: DemoReport) -> None:
     for problem in report.problems:
         console.print(f"NOT AS PROMISED: {problem}", style="bold red", markup=False)
     if report.ok:
-        console.print("Nothing acknowledged was lost, nothing counted twice, the group is at the end.", style="green")
+        console.print(
+            "Nothing acknowledged was lost, nothing was counted twice, and the group has no lag.", style="green"
+        )

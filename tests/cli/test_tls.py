@@ -27,7 +27,7 @@ def test_options_before_the_command_and_in_the_environment(tmp_path: Path, monke
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--tls-ca", str(CA)), "--tls-ca: for TLS, which is off; give --tls, too"),
+        (("--tls-ca", str(CA)), "--tls-ca: TLS is off; give --tls, too"),
         (("--tls", "--tls-cert", str(CA)), "--tls-cert and --tls-key are a pair"),
     ],
 )
