@@ -245,7 +245,7 @@ class StreamQuery:
 
     def partitions(self, start: StreamOffset, end: StreamOffset) -> list[InputPartition]:
         """Plans a batch from its two offsets alone, so that a replayed batch reads the same records in the same
-        partitions. Brokers are asked only about a data loss that the options allow.
+        partitions.  Brokers are asked only about a data loss that the options allow.
         """
         if end.anchor:
             return []

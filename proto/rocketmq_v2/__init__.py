@@ -1,5 +1,5 @@
-"""The gRPC protocol of RocketMQ 5's clients: Apache RocketMQ's own `.proto` files and the code made from them.
+"""The gRPC protocol of RocketMQ 5's clients, with Apache RocketMQ's own `.proto` files and the code made from them.
 
-The protobuf package is `apache.rocketmq.v2`, as theirs: in one process with the official Python client, which registers
-the same names, this package cannot be imported.
+The protobuf package is `apache.rocketmq.v2`, like that of the official Python client.  Both register the same names, so
+this package and the official client cannot be imported in one process.
 """

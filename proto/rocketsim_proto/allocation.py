@@ -1,9 +1,9 @@
 """Makes glibc keep freed memory for the next frame, or give it back to the kernel.
 
-gRPC and protobuf allocate a few MiB for each frame and free them.  By default glibc returns blocks of that size to the
-kernel at once.  The next frame then has a page fault for every 4 KiB, which takes six times as long as copying its
-bytes.  But glibc adapts: once a block of a certain size was freed, it keeps such blocks, and up to twice that size at
-the top of a heap.
+gRPC and protobuf allocate a few MiB for each frame and free them.  By default glibc returns large freed blocks to the
+kernel at once.  The next frame then has a page fault for every 4 KiB, and the page faults take six times as long as
+copying the frame's bytes.  glibc adapts, however: once a block of a certain size was freed, glibc keeps blocks of that
+size, and up to twice that size at the top of a heap.
 """
 
 import ctypes
@@ -11,7 +11,7 @@ import os
 import sys
 from typing import Any
 
-_LEARNED_BYTES = 16 << 20  # a block of this size holds a usual frame and its copies; glibc adapts up to 32 MiB
+_LEARNED_BYTES = 16 << 20  # a block of this size holds a usual frame and its copies; glibc adapts to at most 32 MiB
 _KEPT_BYTES = 128 << 20  # an amount of freed memory that a process may keep
 _M_ARENA_MAX = -8  # glibc's malloc.h
 
@@ -19,7 +19,7 @@ _M_ARENA_MAX = -8  # glibc's malloc.h
 def keep_freed_memory() -> None:
     """Frees one large block, so that glibc keeps blocks of that size.
 
-    The block costs nothing, because its pages are never touched.  With another malloc than glibc's, the call has no
+    The block itself costs nothing, because its pages are never touched.  If malloc is not glibc's, the call has no
     effect.
     """
     bytes(_LEARNED_BYTES)
@@ -28,9 +28,9 @@ def keep_freed_memory() -> None:
 def share_freed_memory() -> None:
     """Makes all threads that start from now on share one heap.
 
-    Otherwise glibc gives nearly every thread its own heap, and no thread can reuse what another has freed.  A reader
-    whose frames passed through three threads kept twice the memory it needed.  Python threads rarely allocate at the
-    same moment, so sharing costs nothing.
+    By default glibc gives nearly every thread its own heap, and no thread can reuse what another has freed.  Spark's
+    reader kept twice the memory that it needed, because its frames passed through three threads.  Python threads rarely
+    allocate at the same moment, so sharing costs nothing.
     """
     if sys.platform == "linux":
         mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # musl has none
@@ -39,7 +39,9 @@ def share_freed_memory() -> None:
 
 
 class FreedMemory:
-    """Memory that was freed but not returned to the kernel.  After a burst glibc would keep it forever."""
+    """The memory that this process has freed but not returned to the kernel.  After many large frames glibc would keep
+    such memory forever.
+    """
 
     def __init__(self) -> None:
         libc: Any = ctypes.CDLL(None) if sys.platform == "linux" else None
@@ -51,13 +53,13 @@ class FreedMemory:
         self._left = 0  # resident bytes after the last `give_back`
 
     def is_much(self) -> bool:
-        """Returns True if it is worth giving the memory back.  This call is fast, unlike `give_back`."""
+        """Returns True if it is worth giving the freed memory back.  `is_much` is fast, unlike `give_back`."""
         if self._libc is None or _resident_bytes() - self._left < _KEPT_BYTES:
             return False
         return bool(self._libc.mallinfo2().fordblks > _KEPT_BYTES)
 
     def give_back(self) -> None:
-        """Returns the memory to the kernel.  The call takes 0.2 s per GiB, so a separate thread should make it."""
+        """Returns the freed memory to the kernel.  The call takes 0.2 s per GiB, so a separate thread makes it."""
         self._libc.malloc_trim(0)
         self._left = _resident_bytes()
 

@@ -1,8 +1,8 @@
 """Encodes and decodes a protobuf message with one large `bytes` field without copying that field.  Pure.
 
-protobuf copies a `bytes` field when it is set, encoded, parsed and read.  For frames of a megabyte these copies are the
-largest cost.  The bytes on the wire are the same as protobuf's.  Fields may come in any order, so the large one is
-encoded first, and protobuf encodes the others behind it:
+protobuf copies a `bytes` field when it is set, encoded, parsed and read.  For frames of a megabyte, copying is the
+largest cost.  The bytes on the wire are the same as protobuf's.  Fields of a message may come in any order, so the
+large field is encoded first, and protobuf encodes the other fields behind it:
 
     | tag 1 | length 1 to 10, seven bits a byte | the field's bytes | the other fields |
 """
@@ -17,7 +17,7 @@ _MAX_LENGTH_BYTES = 10
 
 
 class Received(NamedTuple, Generic[M]):
-    """A message, and its field `records` as a view of the bytes that gRPC received."""
+    """A message, and the bytes of its field `records`.  These are a view of the bytes that gRPC received."""
 
     records: bytes | memoryview
     message: M  # the other fields
@@ -36,20 +36,22 @@ def deserializer(kind: type[M]) -> Callable[[bytes], Received[M]]:
 
 
 def join(number: int, slices: Iterable[bytes | memoryview], others: bytes) -> bytes:
-    """Encodes a message.  Field `number` (below 16) gets the slices.  `others` are the other encoded fields."""
+    """Encodes a message whose field `number` (below 16) has the slices as its bytes.  `others` are the other fields,
+    which are already encoded.
+    """
     slices = list(slices)
     return b"".join((head(number, sum(map(len, slices))), *slices, others))
 
 
 def head(number: int, length: int) -> bytes:
-    """Returns the tag and length that stand before the field's bytes."""
+    """Returns the tag and length that stand before the large field's bytes."""
     return bytes((number << 3 | _BYTES,)) + _varint(length)
 
 
 def split(number: int, data: bytes | memoryview) -> tuple[memoryview, bytes | memoryview]:
-    """Splits a message that `join` could have made into (a view of the field, the other fields).
+    """Splits a message into a view of its field `number`, and the other fields, if `join` could have made the message.
 
-    For any other message it returns (empty, the whole message), and protobuf finds the field as usual.
+    Returns an empty view and the whole message otherwise, and protobuf then finds the field as usual.
     """
     view = memoryview(data)
     if data[:1] == bytes((number << 3 | _BYTES,)):

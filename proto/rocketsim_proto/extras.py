@@ -1,10 +1,10 @@
-"""Says what to install if a package of an extra is missing. setup.py says which packages an extra has."""
+"""Says what to install if a package of an extra is missing.  setup.py says which packages an extra has."""
 
 from importlib.util import find_spec
 
 DISTRIBUTION = "rocketsim"  # the name in setup.py
 _COMMAND = ("typer", "rich", "psutil", "grpc_health", "grpc_reflection", "javaproperties")
-MODULES = {  # what cannot be absent while code of the extra runs
+MODULES = {  # the modules that code of each extra needs
     "cli": _COMMAND,
     "console": ("starlette", "uvicorn"),
     "spark": ("pyspark",),
@@ -13,11 +13,11 @@ MODULES = {  # what cannot be absent while code of the extra runs
 
 
 class MissingExtra(ModuleNotFoundError):
-    """A module of an extra is not installed.  The message names the extra, and `name` is the module."""
+    """Raised if a module of an extra is not installed.  The message names the extra, and `name` is the module."""
 
 
 def need(extra: str) -> None:
-    """Raises MissingExtra if a module of the extra is not installed.  Imports no module of the extra."""
+    """Raises MissingExtra if a module of the extra is not installed.  Does not import the extra's modules."""
     for module in MODULES[extra]:
         if find_spec(module) is None:
             raise MissingExtra(f"{module} is not installed; install it with: {command_for(extra)}", name=module)

@@ -2,8 +2,8 @@
 
 
 def goes_on_at(position: int, first: int) -> int:
-    """Returns where a group continues to read in a queue whose first message is `first`.  Earlier messages have
-    expired.
+    """Returns the offset at which a group continues to read in a queue whose first message is `first`, because earlier
+    messages have expired.
 
     `position` is negative for a group that has read nothing of the queue.
     """
@@ -11,9 +11,9 @@ def goes_on_at(position: int, first: int) -> int:
 
 
 def lag(position: int, first: int, end: int, pending: int = 0) -> int:
-    """Returns how many messages a group still has to settle in a queue that has messages [first, end).
+    """Returns how many messages a group still has to process in a queue that has messages [first, end).
 
     `position` is the first message that the group has not taken.  `pending` is the number of earlier messages that are
-    still in the queue and not settled.
+    still in the queue and not yet processed.
     """
     return max(0, end - goes_on_at(position, first)) + pending

@@ -1,11 +1,13 @@
-"""Value types of calls that broker and client share.  This module imports no generated code."""
+"""Types of values that calls between client and broker have.  This module imports no generated code."""
 
 from enum import IntEnum
 from typing import NamedTuple
 
 
 class GetMessageStatus(IntEnum):
-    """RocketMQ's GetMessageStatus (table D3), which explains a pull's answer.  Numbers are those of broker.proto."""
+    """RocketMQ's GetMessageStatus (table D3 of docs/decision_tables.md), which says how a pull went.  The numbers are
+    those of broker.proto.
+    """
 
     FOUND = 0
     NO_MATCHED_MESSAGE = 1
@@ -20,9 +22,9 @@ class GetMessageStatus(IntEnum):
 
 
 class LogEpoch(NamedTuple):
-    """The term of the master that wrote the end of a log, like Kafka's leader epoch. (0, 0) means unknown.
+    """The term of the master that wrote the end of a log, like Kafka's leader epoch.  (0, 0) means unknown.
 
-    A newer epoch has a higher number.
+    A newer epoch has a higher number `epoch`.
     """
 
     epoch: int = 0

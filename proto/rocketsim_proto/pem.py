@@ -13,22 +13,23 @@ from typing import NamedTuple
 READS = 3  # attempts to read the files while somebody is replacing them
 
 _CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
-# The kinds of keys that gRPC supports, by their identifiers in a certificate: RSA, P-256, P-384.
+# The kinds of keys that gRPC supports (RSA, P-256 and P-384), as their identifiers stand in a certificate.
 _KINDS = tuple(bytes.fromhex(oid) for oid in ("06092a864886f70d010101", "06082a8648ce3d030107", "06052b81040022"))
-# The validity of a certificate is two times, each with a year of two or four digits.  The groups match the second time,
-# which is its end.
+# A certificate names the times at which its validity begins and ends, each with a year of two or four digits.  The
+# groups match the end.
 _VALIDITY = re.compile(rb"\x30[\x1e-\x22](?:\x17\x0d\d{12}Z|\x18\x0f\d{14}Z)(?:\x17\x0d(\d{12})Z|\x18\x0f(\d{14})Z)")
 
 Stamps = tuple[tuple[int, int, int] | None, ...]  # time, inode and size of each file
 
 
 class PemError(ValueError):
-    """A file cannot be used.  The message names the file and never shows its content."""
+    """Raised if a file cannot be used.  The message names the file and never shows its content."""
 
 
 class Pem(NamedTuple):
     """The text of a certificate's files: the certificate, its key and the CAs.  `context` is made of the same files,
-    for connections that do not use gRPC."""
+    for connections that do not use gRPC.
+    """
 
     cert: bytes | None
     key: bytes | None
@@ -44,17 +45,17 @@ class Pem(NamedTuple):
         short, long = found.groups()
         text = (
             long.decode() if long else f"{'20' if short < b'50' else '19'}{short.decode()}"
-        )  # RFC 5280 reads two digits of a year like this
+        )  # RFC 5280 says which century a year of two digits is in
         return datetime.strptime(text, "%Y%m%d%H%M%S").replace(tzinfo=UTC).timestamp()
 
     def __repr__(self) -> str:
-        """Shows no key."""
+        """Shows the certificate and the CAs, but not the key."""
         return f"Pem({self.cert!r}, ca={self.ca!r})"
 
 
 @dataclass(frozen=True, slots=True)
 class PemFiles:
-    """The paths of the files.  `cert` and `key` must be given together.  Without `ca`, the public CAs are used."""
+    """The paths of the PEM files.  `cert` and `key` must be given together.  Without `ca`, the public CAs are used."""
 
     cert: Path | None = None
     key: Path | None = None
@@ -65,7 +66,9 @@ class PemFiles:
         return tuple(_stamp(path) for path in (self.cert, self.key, self.ca))
 
     def read(self, *, server: bool) -> tuple[Stamps, Pem]:
-        """Reads the files in a consistent state.  Raises PemError."""
+        """Reads the files, again if they change meanwhile, so that they fit together.  Raises PemError if a file cannot
+        be used.
+        """
         for _ in range(READS):
             stamps = self.stamps()
             found = Pem(
@@ -96,7 +99,7 @@ class PemFiles:
             ) from error
 
     def _check_kind(self, cert: bytes | None) -> None:
-        """Refuses a kind of key with which gRPC could make no connection."""
+        """Refuses a certificate whose kind of key gRPC cannot use for a connection."""
         if cert is None:
             return
         der = _der(cert)
@@ -124,7 +127,9 @@ def _stamp(path: Path | None) -> tuple[int, int, int] | None:
 
 
 def _der(cert: bytes) -> bytes:
-    """Returns the DER bytes of the first certificate in a PEM text, which belongs to the key, or b"" without one."""
+    """Returns the DER bytes of the first certificate in a PEM text, or b"" if there is none.  The first certificate is
+    the one that belongs to the key.
+    """
     found = _CERTIFICATE.search(cert.decode("latin-1"))
     return ssl.PEM_cert_to_DER_cert(found[0]) if found else b""
 

@@ -12,7 +12,7 @@ def printable(text: str, keep: str = "") -> str:
 
 
 def printable_json(line: str) -> str:
-    """Escapes unprintable characters in one line of JSON, so that the line is still the same JSON."""
+    """Escapes unprintable characters in one line of JSON, which keeps its meaning."""
     return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", line)
 
 

@@ -7,17 +7,17 @@ to the place where they are used.  A broker offers its sockets to clients that a
     client  | magic 4 | length 4 | StreamRequest | records of a Send |
     broker  | kind 1 | 0 0 0 | message length 4 | records length 8 | message | records |   once or more
 
-Numbers are little-endian.  Requests and answers mean the same as in the gRPC call.  These are the kinds of answers:
+Numbers are little-endian.  Requests and answers mean the same as in the gRPC call.  An answer has one of these kinds:
 
-- FRAME: a PullFrame; its `records` follow the message.
+- FRAME: the answer has a PullFrame, whose `records` follow the message.
 - END: all ranges have ended.
-- SENT: a SendResponse.
-- REFUSED: a StreamRefusal, with the error that the gRPC call would have.
-- NOT_HERE: nothing was done.  This call and later ones must use gRPC.
-- NO_ROOM: nothing was done.  This call must use gRPC.
+- SENT: the answer has a SendResponse.
+- REFUSED: the answer has a StreamRefusal, with the error that the gRPC call would have.
+- NOT_HERE: the broker has done nothing, and the client must use gRPC for this call and later ones.
+- NO_ROOM: the broker has done nothing, and the client must use gRPC for this call.
 
-NOT_HERE and NO_ROOM may arrive before the client has written the whole request.  If a connection ends without a final
-answer, a pull is incomplete, and records that were sent completely may have been stored.
+NOT_HERE and NO_ROOM may arrive before the client has written the whole request.  If a connection ends before END, SENT
+or REFUSED, a pull is incomplete, and records that were sent completely may have been stored.
 """
 
 import struct
@@ -30,10 +30,10 @@ VERSION = 1
 MAGIC = b"RSpr"
 REQUEST_HEAD = struct.Struct("<4sI")
 ANSWER_HEAD = struct.Struct("<B3xIQ")
-MAX_REQUEST_BYTES = 4 << 20  # gRPC's own default; a call with more ranges uses gRPC
+MAX_REQUEST_BYTES = 4 << 20  # gRPC's own limit by default; a call with a larger request uses gRPC
 MAX_MESSAGE_BYTES = FRAME_BYTES  # enough for the sizes and segments of a frame
 MAX_RECORDS_BYTES = MAX_RPC_BYTES
-MIN_TCP_SEND_BYTES = 64 << 10  # bytes of records; smaller frames use gRPC, whose connection is open already
+MIN_TCP_SEND_BYTES = 64 << 10  # the least bytes of records; smaller frames use gRPC, whose connection is open already
 MAX_SEND_BYTES = (
     16 << 20
 )  # the largest frame that a broker takes over a plain socket; frames with a larger message use gRPC
@@ -55,7 +55,9 @@ class Answer(NamedTuple):
 
 
 class Illegal(ValueError):
-    """The received head is not of this protocol, or announces too many bytes.  No byte after the head has been read."""
+    """Raised if the received head is not of this protocol, or announces too many bytes.  Nothing behind the head has
+    been read then.
+    """
 
 
 def request(message: bytes) -> bytes:
@@ -63,15 +65,15 @@ def request(message: bytes) -> bytes:
 
 
 def request_length(head: bytes | bytearray) -> int:
-    """Returns the length of the StreamRequest that follows."""
+    """Returns the length of the StreamRequest that follows the head.  Raises Illegal for a wrong head."""
     magic, length = REQUEST_HEAD.unpack(head)
     if magic != MAGIC or length > MAX_REQUEST_BYTES:
-        raise Illegal(f"{head.hex()} begins no request of at most {MAX_REQUEST_BYTES} bytes")
+        raise Illegal(f"{head.hex()} does not begin a request of at most {MAX_REQUEST_BYTES} bytes")
     return int(length)
 
 
 def answer(kind: Kind, message: bytes = b"", records_bytes: int = 0) -> bytes:
-    """Encodes an answer without its records."""
+    """Encodes an answer without its records, which the caller sends after it."""
     return ANSWER_HEAD.pack(kind, len(message), records_bytes) + message
 
 

@@ -2,18 +2,18 @@
 
 from enum import Enum, auto
 
-MASTER_ID = 0  # the broker id of a broker name's master; slaves have higher ones
+MASTER_ID = 0  # the broker id of a broker name's master; slaves have higher ids
 
 DEFAULT_TOPIC = "TBW102"  # the template of topics that are created by their first message
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"  # delayed messages wait here, in one queue per level
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"  # messages of open transactions wait here
-OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"  # says which transactions have ended
+OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"  # records that say which transactions have ended
 DISCARDED_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"  # messages of transactions that were given up
 INTERNAL_PREFIX = "rmq_sys_"  # the prefix of topics in which a broker keeps its own state
 STATE_TOPIC = "rmq_sys_rocketsim_state"  # the state of consumption: pops, acknowledgements, deadlines
-CHANGES_TOPIC = "rmq_sys_rocketsim_changes"  # with several slaves, one record follows each change of an operator
+CHANGES_TOPIC = "rmq_sys_rocketsim_changes"  # with several slaves, a record for each change of an operator
 TIMER_TOPIC = "rmq_sys_wheel_timer"  # messages with a delivery time wait here
-# Topics that a broker itself writes to; clients may read them but not write, change or delete them.
+# Topics that a broker itself writes to.  Clients may read them but not write, change or delete them.
 SYSTEM_TOPICS = frozenset(
     {
         DEFAULT_TOPIC,
@@ -32,12 +32,15 @@ DLQ_PREFIX = "%DLQ%"  # the prefix of topics with a group's dead letters
 SYSTEM_PREFIXES = (INTERNAL_PREFIX, RETRY_PREFIX, DLQ_PREFIX)
 
 MESSAGE_TYPE = "message.type"  # the attribute of a topic that says which messages it accepts; NORMAL by default
-# A topic of type MIXED accepts all messages.  RocketMQ also has LITE and PRIORITY, which are not supported here.
+# The values of the attribute.  A topic of type MIXED accepts all messages.  RocketMQ also has LITE and PRIORITY, which
+# are not supported here.
 MESSAGE_TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED")
 
 
 class PropertyUse(Enum):
-    """Who sets a property that has a meaning in RocketMQ.  A sender may not set it as one of the user's properties."""
+    """Says who sets a property that has a meaning in RocketMQ.  A sender may not set such a property in the map of the
+    user's properties.
+    """
 
     ARGUMENT = auto()  # the sender sets it, from an argument or a column
     CARRIED = auto()  # clients, proxies and brokers set it, so a message that was received may have it
@@ -48,7 +51,7 @@ def _names(text: str, use: PropertyUse) -> dict[str, PropertyUse]:
     return dict.fromkeys(text.split(), use)
 
 
-# The only table of properties that have a meaning in RocketMQ.  Every sender uses it.
+# The only table of properties that have a meaning in RocketMQ.  All code that sends messages uses this table.
 PROPERTIES: dict[str, PropertyUse] = (
     _names("TAGS KEYS UNIQ_KEY WAIT DELAY TIMER_DELIVER_MS __SHARDINGKEY", PropertyUse.ARGUMENT)
     | _names(

@@ -1,4 +1,5 @@
-"""Signs calls: two headers name the user, with a signature that only the owner of the secret key can make.
+"""Signs calls: one header names the user, with a signature that only the owner of the secret key can make, and another
+header has the date.
 
 RocketMQ 5's clients sign only the date, with HMAC-SHA1.  This project's clients and brokers sign the method and the
 date with HMAC-SHA256, so that somebody who has seen the headers of a call cannot use them for another method.
@@ -37,7 +38,7 @@ def v2_signature(secret_key: str, date: str) -> str:
 
 
 def signed_headers(credentials: Credentials, method: str, now_s: float) -> tuple[tuple[str, str], tuple[str, str]]:
-    """Makes the headers of a call at the time `now_s`, in seconds since 1970."""
+    """Makes the headers of a call that is made at `now_s`, in seconds since 1970."""
     date = datetime.fromtimestamp(now_s, UTC).strftime(DATE_FORMAT)
     signed = signature(credentials.secret_key, method, date)
     return (
@@ -47,7 +48,7 @@ def signed_headers(credentials: Credentials, method: str, now_s: float) -> tuple
 
 
 class _SignedCall:
-    """A method of a stub, whose calls are signed."""
+    """A method of a stub that signs each call."""
 
     def __init__(self, call: Any, headers: Callable[[], Any]) -> None:
         self._call = call
@@ -57,7 +58,7 @@ class _SignedCall:
         return self._call(*arguments, metadata=self._headers(), **options)
 
     def future(self, *arguments: Any, **options: Any) -> Any:
-        """Starts a unary call of a blocking channel."""
+        """Starts a signed unary call on a blocking channel, and returns its future."""
         return self._call.future(*arguments, metadata=self._headers(), **options)
 
 

@@ -1,5 +1,5 @@
 """Writes the leader epoch (a broker's term as master) in which each queue was read into the checkpoint, and reads it
-again. With the epoch the source can tell a restart, which loses nothing, from the promotion of a slave that lacked some
+back.  With the epoch the source can tell a restart, which loses nothing, from the promotion of a slave that lacked some
 of the records that were read.  Pure.
 
 An offset alone cannot show the difference, because the promoted slave's log soon grows past that offset again, with

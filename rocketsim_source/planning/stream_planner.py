@@ -82,7 +82,7 @@ class StreamPlanner:
 
         `added` has new queues with the offset at which they start.  The first batch that names a new queue reads
         nothing of it, so that the start of the queue is in the checkpoint before any record is read.  No batch goes
-        beyond `ends`. `unlimited` (Trigger.Once) ignores all limits, and `bounded` (AvailableNow) ignores the minimum.
+        beyond `ends`.  `unlimited` (Trigger.Once) ignores all limits, and `bounded` (AvailableNow) ignores the minimum.
         """
         starts, cuts = start.offsets, cut_off(start, states.bounds)
         at = self.after_losses(starts, states, cuts)

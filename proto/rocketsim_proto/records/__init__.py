@@ -1,1 +1,1 @@
-"""The codec of RocketMQ's commit-log records: `record` handles one record at a time, `columnar` whole batches."""
+"""The codec of RocketMQ's commit-log records: `record` handles one record at a time, `columnar` handles batches."""

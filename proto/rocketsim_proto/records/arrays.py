@@ -1,7 +1,7 @@
 """Makes and reads Arrow arrays of numbers and texts without pandas.  Pure.
 
-`pa.array`, `pa.scalar` and `to_numpy` import pandas if it is installed, as it usually is with Spark.  That import would
-take 0.4 s of CPU and 42 MB in each Python worker that reads or writes its first rows.
+`pa.array`, `pa.scalar` and `to_numpy` import pandas if it is installed, as it usually is with Spark.  Importing pandas
+would take 0.4 s of CPU and 42 MB in each Python worker that reads or writes its first rows.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ import pyarrow as pa
 
 
 def numbers(values: npt.NDArray[np.number]) -> pa.Array:
-    """Makes an Arrow array, which shares the memory of `values` if that is contiguous."""
+    """Makes an Arrow array.  It shares the memory of `values` if `values` is contiguous."""
     values = np.ascontiguousarray(values)
     return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(values)])
 

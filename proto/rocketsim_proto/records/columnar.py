@@ -41,11 +41,12 @@ __all__ = ["RecordError", "Records", "UniqIds", "encode", "encode_property_colum
 class Records:
     """Whole records in one buffer, seen as columns.  A column is computed when it is first used, and then kept.
 
-    `starts` are positions in `data`, in any order.  The fields before the body lie at fixed positions.  For the others
-    (bodies, topics, properties) the lengths of all records are checked first; RecordError is raised if one is wrong.
+    `starts` are positions in `data`, in any order.  The fields before the body lie at fixed positions.  Before bodies,
+    topics and properties are used, the lengths of all records are checked, and RecordError is raised if a length is
+    wrong.
     """
 
-    _found: Positions  # what a compiled function has located
+    _found: Positions  # the places of parts that a compiled function has found
 
     def __init__(self, data: Bytes, starts: Positions, sizes: Positions) -> None:
         self.data = data
@@ -57,8 +58,8 @@ class Records:
         """Finds the records that fill `data` exactly, one behind the other.
 
         `sizes` may be the sizes of a pull frame (little-endian uint32 bytes) or an array; they are checked against the
-        records' own sizes.  Raises RecordError if the records do not end exactly at the end of the data, if one is a
-        blank record, or if there are not `count` of them.
+        records' own sizes.  Raises RecordError if the records do not end exactly at the end of the data, if a record is
+        blank, or if there are not `count` records.
         """
         data = as_bytes(data)
         if isinstance(sizes, (bytes, bytearray, memoryview)):
@@ -81,7 +82,7 @@ class Records:
 
     @classmethod
     def at(cls, data: Bytes, columns: Positions) -> "Records":
-        """Makes Records from the starts, sizes and parts' places that a compiled function has found."""
+        """Makes Records from the starts, sizes and places of parts that a compiled function has found."""
         records = cls(data, columns[0], columns[1])
         records._found = columns
         return records
@@ -97,7 +98,7 @@ class Records:
 
     @cached_property
     def _heads(self) -> list[tuple[Any, npt.NDArray[np.void]]]:
-        """The fields before the body, as (rows, structured array) for each layout in the batch (usually one)."""
+        """The fields before the body: (rows, structured array) for each layout in the batch (usually one)."""
         heads = gather(self.data, self.starts, layout_of(0))
         host_flags = heads["sys_flag"] & HOST_FLAGS
         if not host_flags.any():
@@ -170,7 +171,8 @@ class Records:
     def _places(self) -> tuple[Positions, Positions, Positions, Positions, Positions, Positions]:
         """Returns the (start, size) of body, topic and properties, after a check of magic numbers and all lengths.
 
-        In later steps a wrong length counts as 0, so that all records can be checked and the first bad one is named.
+        A wrong length counts as 0 in the steps after its check, so that all records can be checked and the first bad
+        record is named.
         """
         if "_found" in self.__dict__:
             return tuple(self._found[2:])
@@ -251,7 +253,9 @@ class Records:
     # --- checks -------------------------------------------------------------------------------------------------------
 
     def check(self, *, crc: bool = True) -> None:
-        """Checks magic numbers, all lengths, and the bodies' checksums.  RecordError names the first bad record."""
+        """Checks magic numbers, all lengths, and the bodies' checksums.  RecordError says which record is the first bad
+        one.
+        """
         _ = self._places
         if crc:
             wrong = slice_crcs(self.data, self.body_start, self.body_size) != self.body_crc
@@ -268,7 +272,7 @@ class Records:
         self._topic_codes = [topic], np.zeros(len(self), np.int64)
 
     def _other_topic(self, name: Bytes) -> npt.NDArray[np.bool_]:
-        """Returns a mask of the records that have another topic."""
+        """Returns a mask of the records whose topic is not `name`."""
         other: npt.NDArray[np.bool_] = self.topic_size != len(name)
         if not other.any() and len(name):
             names = gather(self.data, self.topic_start, f"V{len(name)}").view(np.uint8)
@@ -311,7 +315,7 @@ class Records:
             raise
 
     def bodies(self) -> pa.BinaryArray:
-        """Returns the bodies as stored.  Bodies that `sys_flag` marks are still compressed."""
+        """Returns the bodies as stored.  A body that `sys_flag` marks as compressed is still compressed."""
         return binary_slices(self.data, self.body_start, self.body_size)
 
     def bodies_uncompressed(
@@ -319,13 +323,13 @@ class Records:
     ) -> Iterator[tuple[slice, pa.BinaryArray]]:
         """Yields (rows, uncompressed bodies) for all rows in order, in pieces of at most `most_bytes`.
 
-        A single body that is larger is a piece of its own.  At most one body is uncompressed in advance.  Raises
-        RecordError for a body that cannot be uncompressed, or is larger than `max_size` then.
+        A body that is larger than `most_bytes` is a piece of its own.  At most one body is uncompressed in advance.
+        Raises RecordError for a body that cannot be uncompressed, or is larger than `max_size` once it is uncompressed.
         """
         sizes = self.body_size.copy()
         stored_before = np.cumsum(sizes) - sizes
         unpacked: dict[int, bytes] = {}
-        start = known = size = 0  # rows from `start` to `known` are in no piece yet; they have `size` bytes together
+        start = known = size = 0  # rows from `start` to `known`, of `size` bytes together, are in no piece yet
 
         def pieces() -> Iterator[slice]:
             """Yields the pieces that are full, which is known once there is a row that does not fit any more."""
@@ -365,7 +369,7 @@ class Records:
             raise RecordError(int(self.starts[row]), str(error)) from error
 
     def _bodies_with(self, rows: slice, unpacked: dict[int, bytes]) -> pa.BinaryArray:
-        """Returns the bodies of these rows, and takes the compressed ones from `unpacked`."""
+        """Returns the bodies of the rows, and takes the compressed ones from `unpacked`."""
         mine = [row for row in unpacked if row < rows.stop]
         bodies = [unpacked.pop(row) for row in mine]
         if len(mine) == rows.stop - rows.start:
@@ -373,7 +377,7 @@ class Records:
         stored = binary_slices(self.data, self.body_start[rows], self.body_size[rows])
         if not mine:
             return stored
-        import pyarrow.compute as pc  # takes 60 ms of CPU, and most processes never get here
+        import pyarrow.compute as pc  # imported late, because it takes 60 ms of CPU, and most processes never get here
 
         mask = np.zeros(len(stored), np.bool_)
         mask[np.array(mine) - rows.start] = True
@@ -405,7 +409,7 @@ class Records:
         return self._hosts("store_host")
 
     def _hosts(self, name: str) -> pa.StringArray:
-        """Formats hosts as 1.2.3.4:port or [::1]:port.  A batch has few hosts, so each is formatted only once."""
+        """Formats hosts as 1.2.3.4:port or [::1]:port.  A batch has few hosts, so each host is formatted only once."""
         if len(self._heads) > 1:
             return self._by_layout(lambda records: records._hosts(name))
         hosts = np.ascontiguousarray(self._heads[0][1][name])
@@ -419,17 +423,17 @@ class Records:
         return pa.concat_arrays(parts).take(numbers(np.argsort(order)))
 
     def message_ids(self) -> pa.StringArray:
-        """Returns each record's UNIQ_KEY, or its offset message id if it has none."""
+        """Returns each record's UNIQ_KEY, or its offset message id if the record has no UNIQ_KEY."""
         ids = self.property(record.PROPERTY_UNIQ_KEY)
         missing = np.diff(offsets(ids)) == 0  # the id is null or empty
         if not missing.any():
             return ids
-        import pyarrow.compute as pc  # imported here for the same reason as above
+        import pyarrow.compute as pc  # imported late, because it takes 60 ms of CPU, and most processes never get here
 
         return pc.replace_with_mask(ids, booleans(missing), self[missing].offset_message_ids())
 
     def offset_message_ids(self) -> pa.StringArray:
-        """Returns store host and log offset in hex, as `record.offset_message_id` does."""
+        """Returns each record's store host and log offset in hex, as `record.offset_message_id` does."""
         if len(self._heads) > 1:
             return self._by_layout(Records.offset_message_ids)
         heads = self._heads[0][1]
@@ -438,13 +442,14 @@ class Records:
         return hex_strings(np.hstack((hosts, offsets)))
 
     def tags_codes(self) -> npt.NDArray[np.int64]:
-        """Returns Java's hash of TAGS, which consume queues have, and 0 for records without TAGS."""
+        """Returns Java's hash of each record's TAGS, which consume queues have, and 0 for records without TAGS."""
         return self._properties.java_hash(record.PROPERTY_TAGS)
 
     def index_hashes(
         self, topics: Positions, keys_before: npt.NDArray[np.int32], tags_before: npt.NDArray[np.int32]
     ) -> tuple[npt.NDArray[np.int32], Positions] | None:
-        """Returns the hashes of keys and tags, and the record of each, as the compiled `index_hashes` describes.
+        """Returns the hashes of keys and tags, and the record of each hash.  The docstring of the compiled
+        `index_hashes` explains them.
 
         Returns None without the compiled module, and if a key or tag is not ASCII.
         """
@@ -458,7 +463,9 @@ class Records:
     def stamp(
         self, queue_offsets: npt.ArrayLike, commit_log_offsets: npt.ArrayLike, store_timestamp: int, store_host: bytes
     ) -> None:
-        """Writes the broker's fields into the records in place.  `data` must be writable."""
+        """Writes the broker's fields into the records in place, so `data` must be writable.  The fields are queue
+        offset, log offset, store timestamp and store host.
+        """
         for rows, heads in self._heads:
             room = heads.dtype["store_host"].itemsize
             if room != len(store_host) and len(heads):
@@ -474,16 +481,16 @@ class Records:
         self.forget_stamp()
 
     def forget_stamp(self) -> None:
-        """Forgets the columns that a stamp has changed."""
+        """Forgets the cached columns that a stamp has changed."""
         for column in ("_heads", "queue_offset", "commit_log_offset", "store_timestamp"):
             self.__dict__.pop(column, None)
 
     def take_bytes(self) -> bytes:
-        """Returns a copy of these records, back to back."""
+        """Returns a copy of the records, back to back."""
         return bytes(self.view_bytes())
 
     def view_bytes(self) -> memoryview:
-        """Returns these records back to back, without a copy if they lie like that in the buffer."""
+        """Returns the records back to back, without a copy if they lie back to back in the buffer."""
         if not len(self):
             return memoryview(b"")
         if (self.starts[1:] == self.starts[:-1] + self.sizes[:-1]).all():

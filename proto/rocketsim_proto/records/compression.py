@@ -1,12 +1,12 @@
 """Uncompresses bodies that a producer compressed, up to a size that the reader allows.  Pure.
 
 Bits 8 to 10 of the system flag (`record.SYS_FLAG_COMPRESSION_TYPE`) have the type of compression.  0 means ZLIB, as
-older clients write it, or GZIP, as RocketMQ's proxy writes it.  The first bytes tell ZLIB from GZIP.  Arrow's codecs
-read the other types, LZ4 frames and ZSTD.
+older clients write it, or GZIP, as RocketMQ's proxy writes it.  The first bytes of the body tell ZLIB from GZIP.
+Arrow's codecs read the other types, LZ4 frames and ZSTD.
 
-The output is limited to `limits.MAX_BODY_BYTES`.  A few KB of a hostile body can expand to gigabytes, but so
-can an honest body that repeats itself, so the ratio says nothing.  All codecs are read as streams, and a hostile
-body gets no more memory than the limit.
+The output is limited to `limits.MAX_BODY_BYTES`.  A limit for the ratio of compression would not help: a few KB of a
+hostile body can expand to gigabytes, but so can an honest body that repeats itself.  All bodies are uncompressed piece
+by piece, so that a hostile body gets no more memory than the limit.
 """
 
 import zlib
@@ -25,7 +25,7 @@ _FIRST_READ = 64 << 10
 
 
 class CompressionError(ValueError):
-    """The body is damaged, or is larger than allowed once it is uncompressed."""
+    """Raised if the body is damaged, or is larger than allowed once it is uncompressed."""
 
 
 def decompress(body: bytes, sys_flag: int, max_size: int = MAX_BODY_BYTES) -> bytes:
@@ -53,7 +53,7 @@ def _inflate(body: bytes, limit: int) -> bytes:
 
 def _stream(body: bytes, codec: str, limit: int) -> bytes:
     if not body:
-        raise OSError("cut short")  # Arrow would accept an empty body
+        raise OSError("cut short")  # Arrow would accept an empty body without an error
     pieces: list[bytes] = []
     wanted = max(_FIRST_READ, 4 * len(body))  # Arrow allocates the requested size before it reads, so begin small
     with pa.CompressedInputStream(pa.BufferReader(body), codec) as stream:

@@ -1,6 +1,6 @@
 """Encodes a batch of messages of one topic into record bytes.  Pure.
 
-Queue offset, log offset, store timestamp and store host are zero.  The broker fills in these four fields
+Queue offset, log offset, store timestamp and store host are zero, because the broker fills in these four fields
 (`Records.stamp`).
 """
 
@@ -36,24 +36,25 @@ from rocketsim_proto.records.slices import (
     offsets,
 )
 
-CRC_MASK = 0x7FFFFFFF  # RocketMQ keeps CRC-32 without its top bit
+CRC_MASK = 0x7FFFFFFF  # RocketMQ stores CRC-32 without its top bit
 _SMALL = 256  # average bytes per body, below which two copies in C are cheaper than a slice in Python
 
 
 def _crcs(bodies: Iterable[bytes | memoryview]) -> npt.NDArray[np.uint32]:
     """Computes the checksum of each body in a loop, because no library computes many checksums in one call.
 
-    ISA-L's CRC-32 gives the same result as zlib's and is three to five times faster.  `array` takes Python numbers
-    faster than numpy does.
+    ISA-L's CRC-32 gives the same result as zlib's and is three to five times faster.  An `array` is used, because it
+    takes Python numbers faster than numpy does.
     """
     return np.array(array("I", map(isal_zlib.crc32, bodies)), np.uint32) & np.uint32(CRC_MASK)
 
 
 def slice_crcs(data: Bytes, starts: Positions, sizes: Positions) -> npt.NDArray[np.uint32]:
-    """Computes the checksums of bodies that lie in a buffer.  The caller has checked the bounds.
+    """Computes the checksums of bodies that lie in a buffer.  The caller must have checked that they are inside the
+    buffer.
 
-    In Python a slice costs about 150 ns, whatever its size.  Copying bodies (into an array, then into bytes objects) is
-    cheaper for small bodies, and cheapest if all have the same size.
+    Without the compiled module, a slice in Python costs about 150 ns, whatever its size.  Copying bodies (into an
+    array, then into bytes objects) is cheaper for small bodies, and cheapest if all have the same size.
     """
     if kernels.compiled is not None:
         return kernels.compiled.crcs(data, np.ascontiguousarray(starts), np.ascontiguousarray(sizes))
@@ -147,12 +148,14 @@ def _sizes(values: "list[bytes] | pa.BinaryArray") -> Positions:
 
 
 def _column(values: npt.ArrayLike, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """Makes a column of the values.  One value for all records becomes a column with one element."""
+    """Makes a column of the values.  A single value for all records becomes a column with one element."""
     return np.ascontiguousarray(values, dtype)
 
 
 def _pieces(values: Any) -> Any:
-    """Makes what the compiled `encode` takes of binary arrays: (offsets, bytes), or the list of bytes as it is."""
+    """Converts a binary array to (offsets, bytes), which the compiled `encode` takes.  Returns a list of bytes as it
+    is.
+    """
     if isinstance(values, list):
         return values
     array = binary_array(values)

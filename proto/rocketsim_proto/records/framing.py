@@ -12,14 +12,13 @@ _SIZE_AND_MAGIC = np.dtype([("size", ">u4"), ("magic", ">u4")])
 
 
 def walk_sizes(data: Bytes) -> Positions:
-    """Returns the sizes of records that fill the data exactly.  Raises RecordError if the records do not fill the data
-    exactly."""
+    """Returns the sizes of the records in `data`.  Raises RecordError if the records do not fill the data exactly."""
     total = len(data)
     if not total:
         return np.empty(0, np.int64)
     at = 0
     first = int.from_bytes(data[:4].tobytes(), "big")
-    # Records of one producer often have the same size.  This guess is checked quickly.
+    # Records of one producer often have the same size, and it takes little time to try if they do.
     if first >= MIN_SIZE and total % first == 0:
         found = np.ndarray(shape=(total // first,), dtype=">u4", buffer=data, strides=(first,))
         if (found == first).all():
@@ -41,7 +40,9 @@ def walk_sizes(data: Bytes) -> Positions:
 
 
 def check_sizes(data: Bytes, starts: Positions, sizes: Positions) -> None:
-    """Raises RecordError unless the sizes fill the data and each record has its size and a record's magic number."""
+    """Raises RecordError unless the sizes fill the data exactly, and each record begins with its size and a record's
+    magic number.
+    """
     short = sizes < MIN_SIZE
     if short.any():
         row = int(short.argmax())

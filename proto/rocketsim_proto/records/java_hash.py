@@ -1,10 +1,11 @@
-"""Computes Java's String.hashCode for columns.  Consume queues have this hash of tags, and index files have this hash
-of keys.  Pure.
+"""Computes Java's String.hashCode for columns of texts.  Consume queues have the hash of tags, and index files have the
+hash of keys.  Pure.
 
     h = c[0] * 31^(n-1) + ... + c[n-1] over UTF-16 units, modulo 2^32
 
-In ASCII text each byte is a unit.  Strings of one size form the rows of a table.  A column of the table that has the
-same character in all rows adds the same number to all hashes.  Most columns of a batch's ids are like that:
+In ASCII text each byte is a UTF-16 unit.  Strings of one size form the rows of a table.  If a column of this table has
+the same character in all rows, it adds the same number to all hashes.  Most columns of a batch's message ids have the
+same character in all rows:
 
     key-00000001
     key-00000002        h = constant + column 10 * 31 + column 11, for all rows at once
@@ -19,8 +20,8 @@ from rocketsim_proto.records.arrays import mask
 from rocketsim_proto.records.record import tags_code
 from rocketsim_proto.records.slices import Bytes, Positions, extremes, flat, gather
 
-# If a string has this size, or if there are more different sizes than _MANY, `_hash_of_any` hashes all characters at
-# once.
+# `_hash_of_any`, which hashes all characters at once, is used if a string has _LONG or more characters, or if there are
+# more than _MANY different sizes.
 _LONG = 128
 _MANY = 16
 
@@ -28,9 +29,9 @@ Hashes = npt.NDArray[np.uint32]
 
 
 def java_hash(strings: pa.StringArray, before: "int | npt.NDArray[np.int32]" = 0) -> npt.NDArray[np.int32]:
-    """Returns the hashCode of each string, and 0 for null.  The empty string has 0 in Java, too.
+    """Returns the hashCode of each string, and 0 for null.  The hashCode of the empty string is 0 in Java, too.
 
-    `before` is the hash of a prefix.  The result is then the hash of prefix and string, without joining them.
+    `before` is the hash of a prefix.  With `before`, the result is the hash of prefix and string, without joining them.
     """
     if isinstance(strings, pa.ChunkedArray):
         strings = strings.combine_chunks()
@@ -64,7 +65,7 @@ def hash_rows(table: Bytes, low: Bytes, high: Bytes, before: int = 0) -> npt.NDA
 
 
 def _go_on(hashes: Hashes, table: Bytes, low: Bytes | None = None, high: Bytes | None = None) -> Hashes:
-    """Adds a row of characters to each hash, in place."""
+    """Continues each hash with the characters of its row, in place."""
     if low is None or high is None:
         low, high = extremes(table)
     powers = _powers(len(low) + 1)[::-1]
@@ -77,7 +78,7 @@ def _go_on(hashes: Hashes, table: Bytes, low: Bytes | None = None, high: Bytes |
 
 
 def _powers(count: int) -> Hashes:
-    """Returns the array 31^0, 31^1, ... Callers must not write to it."""
+    """Returns the array 31^0, 31^1, ...  Callers must not change the array."""
     if count <= _KEPT:
         return _KEPT_POWERS[:count]
     return np.cumprod(np.r_[np.uint32(1), np.full(count - 1, 31, np.uint32)], dtype=np.uint32)

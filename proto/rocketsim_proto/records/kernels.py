@@ -1,8 +1,9 @@
-"""Selects what processes record bytes: the compiled module `_kernels`, or the code in Python that does the same.  Pure.
+"""Selects the code for record bytes: the compiled module `_kernels`, or Python code that does the same.  Pure.
 
-The compiled module is made when the package is installed, if there is a C compiler.  The environment variable
-ROCKETSIM_KERNELS selects: `python` never uses the compiled module, and `compiled` fails with ImportError if there is
-none.  Functions that can be compiled look at `compiled` in each call, so that tests may replace it.
+The compiled module is made when the package is installed, if there is a C compiler.  If the environment variable
+ROCKETSIM_KERNELS is `python`, the compiled module is never used.  If it is `compiled`, the import fails with
+ImportError if there is no compiled module.  Functions that can use compiled code look at `compiled` in each call, so
+that tests may replace it.
 """
 
 import os
@@ -14,16 +15,18 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 _VARIABLE = "ROCKETSIM_KERNELS"
-_VERSION = 3  # version of the functions' arguments and results; a module that an older checkout has left is not used
+_VERSION = 3  # version of the functions' arguments and results; a compiled module of another version is not used
 
-# Eight rows: start and size of each record, of its body, its topic and its properties.
+# An array of eight rows, with one column for each record: start and size of the record, of its body, of its topic and
+# of its properties.
 Columns: TypeAlias = "npt.NDArray[np.int64]"
-# Of an Arrow array of texts: offsets, bytes, validity bits (None without nulls), True if all bytes are ASCII.
+# The parts of an Arrow array of texts: offsets, bytes, validity bits (None without nulls), and True if all bytes are
+# ASCII.
 Column: TypeAlias = tuple[Any, Any, Any, bool]
 
 
 class Kernels(Protocol):
-    """The functions of `_kernels.pyx`, which also describes them.  Arrays that are passed must be contiguous."""
+    """The functions of `_kernels.pyx`, whose docstrings describe them.  Arrays that are passed must be contiguous."""
 
     def choose_crc(self, hardware: bool = True) -> str: ...
     def walk(
@@ -97,5 +100,5 @@ compiled = _find(os.environ.get(_VARIABLE, ""))
 
 
 def in_use() -> str:
-    """Returns "compiled" or "python", as `recordKernels` shows it."""
+    """Returns "compiled" or "python", which Spark's progress shows as `recordKernels`."""
     return "python" if compiled is None else "compiled"

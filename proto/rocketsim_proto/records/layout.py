@@ -1,4 +1,4 @@
-"""The fields before a record's body as a numpy dtype.  `record.py` shows the bytes of a record.  Pure."""
+"""The fields before a record's body as a numpy dtype.  `record.py` shows all bytes of a record.  Pure."""
 
 from functools import cache
 from typing import Any
@@ -12,7 +12,9 @@ HOST_FLAGS = SYS_FLAG_BORN_HOST_V6 | SYS_FLAG_STORE_HOST_V6
 
 @cache
 def layout(*, born_v6: bool = False, store_v6: bool = False) -> np.dtype[Any]:
-    """Returns the dtype for IPv4 or IPv6 hosts: 88, 100 or 112 bytes.  Fields before the hosts are always the same."""
+    """Returns the dtype for IPv4 or IPv6 hosts, of 88, 100 or 112 bytes.  The fields before the hosts are always the
+    same.
+    """
     return np.dtype(
         [
             ("size", ">u4"),
@@ -38,6 +40,6 @@ def layout_of(host_flags: int) -> np.dtype[Any]:
     return layout(born_v6=bool(host_flags & SYS_FLAG_BORN_HOST_V6), store_v6=bool(host_flags & SYS_FLAG_STORE_HOST_V6))
 
 
-# The first fields identify the record and its place.
+# The first fields of a record, which identify the record and its place.
 _HEAD_FIELDS = ("size", "magic", "body_crc", "queue_id", "flag", "queue_offset", "commit_log_offset")
 HEAD = np.dtype([(name, layout_of(0)[name]) for name in _HEAD_FIELDS])

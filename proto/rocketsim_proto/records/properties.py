@@ -1,13 +1,13 @@
 """Decodes the properties of a whole batch, which are NAME \\x01 VALUE \\x02 pairs, into columns.  Pure.
 
-The result is the same as that of `record.decode_properties`.  A piece without a separator, a name or a value is
-dropped.  The first \\x01 of a piece separates name and value.  If a name occurs twice, the last value counts, at the
+The result is the same as that of `record.decode_properties`.  A piece that lacks the separator, the name or the value
+is dropped.  The first \\x01 of a piece separates name and value.  If a name occurs twice, the last value counts, at the
 place of the first.  Bytes that are not UTF-8 become U+FFFD.
 
 Most batches come from one producer and have the same names in the same order in every record.  If the values have the
 same sizes, too, the batch is a table of bytes (`Matrix`).  If only the names are the same, the batch is a table with
 the place of each value (`_Table`).  Batches with different names are split piece by piece (`Pieces`), and small batches
-are decoded record by record (`_Few`).  The compiled module needs none of these classes.
+are decoded record by record (`_Few`).  The compiled module decodes all batches without these classes.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -103,7 +103,7 @@ class Properties:
 
 
 def _strings(column: kernels.Column) -> pa.StringArray:
-    """Makes a string array of what a compiled function has found."""
+    """Makes a string array of a column that a compiled function has found."""
     offsets, values, valid, is_ascii = column
     array = bytes_array(offsets, values, valid, is_text=is_ascii)
     return array if is_ascii else strings(array)
@@ -113,7 +113,7 @@ def _strings(column: kernels.Column) -> pa.StringArray:
 
 
 class _Few:
-    """A few records, each decoded with `record.decode_properties`."""
+    """The properties of a few records, each decoded with `record.decode_properties`."""
 
     def __init__(self, data: Bytes, starts: Positions, sizes: Positions) -> None:
         bounds = zip(starts.tolist(), sizes.tolist(), strict=True)
@@ -158,7 +158,8 @@ class Matrix:
         return strings(fixed_binary(values.reshape(-1), value.stop - value.start))
 
     def java_hash(self, name: bytes, before: int = 0) -> npt.NDArray[np.int32] | None:
-        """Returns the hashCode of each value after a prefix with the hash `before`.
+        """Returns, for each value of the property, the hashCode of prefix and value.  `before` is the hash of the
+        prefix.
 
         Returns None if the property is missing or not ASCII.
         """
@@ -191,7 +192,7 @@ class Matrix:
 
 
 def _in_turn(pieces: Bytes, sizes: list[int], count: int) -> pa.BinaryArray:
-    """Makes an array of pieces that lie back to back.  The pieces' sizes are `sizes`, repeated `count` times."""
+    """Makes an array of pieces that lie back to back.  The sizes of the pieces are `sizes`, repeated `count` times."""
     offsets = np.zeros(count * len(sizes) + 1, np.int32)
     np.cumsum(np.tile(sizes, count), out=offsets[1:])
     return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(pieces)])
@@ -215,7 +216,7 @@ def _matrix(data: Bytes, starts: Positions, sizes: Positions) -> Matrix | None:
 
 
 def _values_of(properties: bytes) -> dict[bytes, slice] | None:
-    """Returns where the values are in one record's properties, or None if they are not in the usual form."""
+    """Returns where the values lie in one record's properties, or None if the properties do not have the usual form."""
     values: dict[bytes, slice] = {}
     begin = 0
     for piece in properties.removesuffix(bytes((_PROPERTY_END,))).split(bytes((_PROPERTY_END,))):
@@ -257,14 +258,15 @@ class _Table:
 
 
 def _table(text: Bytes, bounds: Positions) -> _Table | None:
-    """Makes a _Table.  Returns None if a record has other property names than the others, another order of them, a
-    name twice, or an unusual form."""
+    """Makes a _Table.  Returns None if a record has other property names than the others, another order of the names, a
+    name twice, or an unusual form.
+    """
     count = len(bounds) - 1
     marks = np.flatnonzero(text <= _PROPERTY_END)
     kinds, lasts = text[marks], bounds[1:] - 1
     is_open = text[lasts] != _PROPERTY_END if len(text) else np.zeros(count, np.bool_)
     if is_open.any():
-        # RocketMQ 4.9 omits the last separator.  It is treated as if it were there, right behind the record.
+        # RocketMQ 4.9 omits the last separator.  The missing separator is inserted right behind the record.
         lasts = lasts + is_open
         places = np.searchsorted(marks, lasts[is_open])
         marks, kinds = np.insert(marks, places, lasts[is_open]), np.insert(kinds, places, _PROPERTY_END)

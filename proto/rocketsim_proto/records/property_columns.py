@@ -1,4 +1,4 @@
-"""Encodes columns of properties into the encoded properties of each row.  `properties.py` decodes them.  Pure."""
+"""Encodes columns of properties into the encoded properties of each row, which `properties.py` decodes.  Pure."""
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -21,7 +21,7 @@ def encode_property_columns(columns: Mapping[str, pa.Array], further: pa.Array |
     A null value means that the row does not have the property.  Raises ValueError for a name or value that contains a
     separator, because it would be decoded differently.  TAGS should come first, because the broker then finds it fast.
     """
-    pieces: list[bytes | pa.BinaryArray] = []  # constants and columns in turn; they are joined at the end
+    pieces: list[bytes | pa.BinaryArray] = []  # constants and columns in turn, which are joined at the end
     text = b""
     for name, column in columns.items():
         values = binary_view(_one_array(column))
@@ -44,7 +44,7 @@ def encode_property_columns(columns: Mapping[str, pa.Array], further: pa.Array |
 
 
 def _encode_maps(maps: pa.MapArray) -> pa.BinaryArray:
-    import pyarrow.compute as pc  # imported late, as in columnar.py
+    import pyarrow.compute as pc  # imported late, because it takes 60 ms of CPU
 
     places = numpy_of(maps.offsets)
     entries = slice(places[0], places[-1])
@@ -68,16 +68,17 @@ def _refuse_separators(values: pa.BinaryArray, name: str) -> None:
 
 
 def binary_view(array: pa.Array) -> pa.BinaryArray:
-    """Converts an array to binary.  A string array keeps its memory.  A cast would take longer, even if it copied
-    nothing."""
+    """Converts an array to binary.  For a string array the result uses the same memory, because even a cast that copies
+    nothing takes longer.
+    """
     return array.view(pa.binary()) if array.type == pa.string() else array.cast(pa.binary())
 
 
 def joined(pieces: Sequence[bytes | pa.BinaryArray]) -> pa.BinaryArray:
-    """Joins all pieces of each row.  A bytes piece is the same in every row, and a null counts as empty.
+    """Joins all pieces of each row.  A piece of type bytes is the same in every row, and a null counts as empty.
 
-    If the elements of each column have one size, all rows have one size, too.  Such rows are filled in as a structured
-    array, which takes half of the time if many pieces are short.
+    If the elements of each column have one size, all rows have one size, too.  Rows of one size are filled in as a
+    structured array, which takes half of the time if many pieces are short.
     """
     count = next(len(piece) for piece in pieces if not isinstance(piece, bytes))
     widths = [len(piece) if isinstance(piece, bytes) else _width(piece) for piece in pieces]
@@ -92,7 +93,7 @@ def joined(pieces: Sequence[bytes | pa.BinaryArray]) -> pa.BinaryArray:
 
 def _join(*pieces: bytes | pa.BinaryArray, **nulls: str) -> pa.BinaryArray:
     """Joins all pieces of each row with Arrow.  A null piece makes the row null, unless `nulls` says otherwise."""
-    import pyarrow.compute as pc  # imported late, as in columnar.py
+    import pyarrow.compute as pc  # imported late, because it takes 60 ms of CPU
 
     constants = [binaries([piece])[0] if isinstance(piece, bytes) else piece for piece in pieces]
     return pc.binary_join_element_wise(*constants, _NOTHING, **nulls)

@@ -7,12 +7,12 @@
     76                          84         88
     | preparedTransactionOffset | bodySize | body … | topicSize 1 | topic … | propertiesSize 2 | properties … |
 
-All integers are big-endian.  A host is a 4-byte IPv4 address and a 4-byte port.  If `sysFlag` says so, it is a 16-byte
-IPv6 address and a port, which moves everything behind it by 12 bytes.  Properties are NAME \\x01 VALUE \\x02 pairs;
-RocketMQ before version 5 omits the last \\x02.  A record of version 2 (magic daa320ab) has a 2-byte topicSize, for
-topics of more than 127 bytes.
+All integers are big-endian.  A host is a 4-byte IPv4 address and a 4-byte port.  If `sysFlag` says so, a host is a
+16-byte IPv6 address and a port, which moves everything behind the host by 12 bytes.  Properties are NAME \\x01 VALUE
+\\x02 pairs; RocketMQ before version 5 omits the last \\x02.  A record of version 2 (magic daa320ab) has a 2-byte
+topicSize, for topics of more than 127 bytes.
 
-If the rest of a log file is too small for the next record, it is one blank record: | size 4 | blank magic 4 | … |
+If the rest of a log file is too small for the next record, one blank record fills it: | size 4 | blank magic 4 | … |
 """
 
 import ipaddress
@@ -37,7 +37,7 @@ SYS_FLAG_MULTI_TAGS = 0x2
 SYS_FLAG_TRANSACTION_MASK = 0xC  # 0 none, 4 prepared, 8 committed, 12 rolled back
 SYS_FLAG_BORN_HOST_V6 = 0x10
 SYS_FLAG_STORE_HOST_V6 = 0x20
-SYS_FLAG_COMPRESSION_TYPE = 0x700  # 0x100 LZ4, 0x200 ZSTD, 0x300 ZLIB; 0 is ZLIB too, as older clients wrote it
+SYS_FLAG_COMPRESSION_TYPE = 0x700  # 0x100 LZ4, 0x200 ZSTD, 0x300 ZLIB; 0 also means ZLIB, as older clients write it
 
 HEAD = struct.Struct(">IIIiiqqiq")  # size … bornTimestamp: the 48 bytes before the hosts
 HEAD_SIZE = HEAD.size
@@ -58,7 +58,7 @@ PROPERTY_WAIT = "WAIT"
 PROPERTY_DELAY = "DELAY"
 PROPERTY_DELIVER_MS = "TIMER_DELIVER_MS"  # the delivery time that a client sets
 PROPERTY_DELAY_S = (
-    "TIMER_DELAY_SEC"  # RocketMQ's other ways to give a delivery time, which brokers of this project refuse
+    "TIMER_DELAY_SEC"  # RocketMQ's other properties for a delivery time, which brokers of this project refuse
 )
 PROPERTY_DELAY_MS = "TIMER_DELAY_MS"
 PROPERTY_REAL_TOPIC = "REAL_TOPIC"
@@ -73,7 +73,7 @@ PROPERTY_BORN_TIMESTAMP = "BORN_TIMESTAMP"
 
 
 class RecordError(ValueError):
-    """The bytes are no valid record.  `at` is the position in the buffer where the bad record starts."""
+    """Raised if bytes are not a valid record.  `at` is the position in the buffer where the bad record starts."""
 
     def __init__(self, at: int, reason: str) -> None:
         super().__init__(f"no valid record at byte {at}: {reason}")
@@ -102,8 +102,9 @@ class Record:
 
     @property
     def message_id(self) -> str:
-        """The property UNIQ_KEY, which the client makes and keeps across retries.  A record without it has the offset
-        message id."""
+        """The property UNIQ_KEY, which the client makes and keeps across retries.  If a record has no UNIQ_KEY, its
+        offset message id.
+        """
         return self.properties.get(PROPERTY_UNIQ_KEY) or offset_message_id(self.store_host, self.commit_log_offset)
 
 
@@ -115,8 +116,8 @@ def body_crc(body: bytes | bytearray | memoryview) -> int:
 def property_fault(name: str, value: str) -> str:
     """Returns why readers would not get this property as it was sent, or "" if they would.
 
-    This is the only rule for what a property can contain.  Code that accepts a message from a user refuses other
-    properties.  Code that reads records is tolerant (`decode_properties`).
+    No other code decides what a property can contain.  Code that accepts a message from a user refuses properties with
+    a fault.  Code that reads records is tolerant (`decode_properties`).
     """
     if not name:
         return "its name is empty"
@@ -138,7 +139,7 @@ def encode_properties(properties: Mapping[str, str] | Iterable[tuple[str, str]])
 def decode_properties(data: bytes | bytearray | memoryview) -> dict[str, str]:
     """Decodes properties, as tolerantly as RocketMQ.
 
-    A piece without a separator, a name or a value is dropped.  If a name occurs twice, the last value counts.
+    A piece that lacks the separator, the name or the value is dropped.  If a name occurs twice, the last value counts.
     """
     properties = {}
     for piece in bytes(data).decode("utf-8", "replace").split(PROPERTY_END):
@@ -313,7 +314,7 @@ def encode_host(address: str, port: int) -> bytes:
     return ipaddress.ip_address(address).packed + port.to_bytes(4, "big")
 
 
-@lru_cache(maxsize=1024)  # a batch has a few hosts, if not one
+@lru_cache(maxsize=1024)  # a batch has few hosts, and often only one
 def decode_host(host: bytes) -> tuple[str, int]:
     return str(ipaddress.ip_address(host[:-4])), int.from_bytes(host[-4:], "big")
 
@@ -333,7 +334,7 @@ def parse_offset_message_id(message_id: str) -> tuple[str, int, int]:
 
 
 def tags_code(tags: str) -> int:
-    """Returns Java's String.hashCode of the tags, which consume queues have, or 0 without tags."""
+    """Returns Java's String.hashCode of the tags, which is stored in consume queues, or 0 without tags."""
     if not tags:
         return 0
     code = 0

@@ -1,9 +1,9 @@
 """Gathers and scatters slices of one buffer with numpy and Arrow, without Python code per slice.  Pure.
 
-It uses two techniques:
+The module uses two techniques:
 
 - For slices of one size: a "window" is a numpy array with a stride of one byte, whose element i is the `itemsize` bytes
-  from position i on.  Indexing it with an array of positions reads or writes the slices at the speed of memcpy.
+  from position i on.  Indexing a window with an array of positions reads or writes the slices at the speed of memcpy.
 - For slices of any size: an Arrow `binary_view` array over the buffer describes the slices, and a cast to `binary`
   copies them in C.
 """
@@ -20,13 +20,13 @@ from rocketsim_proto.records.arrays import binaries, texts
 Bytes = npt.NDArray[np.uint8]
 Positions = npt.NDArray[np.int64]
 
-# An Arrow view: | size 4 | first bytes 4 | buffer 4 | offset 4 |, or, up to 12 bytes, | size 4 | the bytes
-# themselves 12 |.
+# An Arrow view: | size 4 | first bytes 4 | buffer 4 | offset 4 |.  A view of up to 12 bytes has the bytes themselves: |
+# size 4 | bytes 12 |.
 _VIEW = np.dtype([("size", "<i4"), ("first", "<u4"), ("buffer", "<i4"), ("offset", "<i4")])
 _INLINE = 12
 _INLINE_VIEW = np.dtype([("size", "<i4"), ("inline", f"V{_INLINE}")])
-FEW = 64  # without the compiled module, a loop is faster than numpy and Arrow up to this number of slices or records
-LITTLE = 64 << 10  # a loop is used only up to this number of bytes, because it copies them twice
+FEW = 64  # up to this number of slices or records, a loop is faster than numpy and Arrow (without the compiled module)
+LITTLE = 64 << 10  # a loop is used only up to this number of bytes, because a loop copies the bytes twice
 _FOLD = 32  # rows
 MAX_BUFFER = 2**31 - 1  # Arrow counts the bytes of a buffer in 32 bits
 
@@ -45,7 +45,7 @@ def windows(data: Bytes, itemsize: int) -> npt.NDArray[np.void]:
 
 
 def gather(data: Bytes, starts: Positions, dtype: npt.DTypeLike) -> npt.NDArray[np.void]:
-    """Returns the slices of `dtype`'s size at `starts`.  Raises IndexError if one is not inside the buffer."""
+    """Returns the slices of `dtype`'s size at `starts`.  Raises IndexError if a slice is not inside the buffer."""
     dtype = np.dtype(dtype)
     return windows(data, dtype.itemsize)[starts].view(dtype)
 
@@ -72,8 +72,9 @@ def _folded(pick: np.ufunc, rows: Bytes) -> Bytes:
 def binary_slices(
     data: Bytes, starts: Positions, sizes: Positions, valid: npt.NDArray[np.bool_] | None = None
 ) -> pa.BinaryArray:
-    """Copies data[start : start + size] for each pair.  An element is null where `valid` is False.  The caller has
-    checked bounds."""
+    """Copies data[start : start + size] for each pair of start and size.  An element is null where `valid` is False.
+    The caller must have checked that the slices are inside the buffer.
+    """
     count = len(starts)
     if kernels.compiled is not None and valid is None:
         return bytes_array(*kernels.compiled.gather(data, np.ascontiguousarray(starts), np.ascontiguousarray(sizes)))
@@ -108,7 +109,9 @@ def _first_bytes(data: Bytes, starts: Positions) -> npt.NDArray[np.void]:
 
 
 def flat(array: pa.Array) -> tuple[Bytes, Positions]:
-    """Returns the bytes of a binary or string array back to back, and the count + 1 bounds of its elements."""
+    """Returns the bytes of a binary or string array back to back, and the count + 1 positions at which elements begin
+    and end.
+    """
     positions = offsets(array).astype(np.int64)
     positions -= positions[0]
     return flat_bytes(array), positions
@@ -121,7 +124,9 @@ def flat_bytes(array: pa.Array) -> Bytes:
 
 
 def offsets(array: pa.Array) -> npt.NDArray[Any]:
-    """Returns, without a copy, the count + 1 bounds of the elements of a binary or string array in its buffer."""
+    """Returns, without a copy, the count + 1 positions in the buffer at which the elements of a binary or string array
+    begin and end.
+    """
     if not len(array):
         return np.zeros(1, np.int32)
     wide = pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)
@@ -149,18 +154,18 @@ def binary_array(values: Any) -> pa.BinaryArray:
     if array.type != pa.binary():
         array = array.cast(pa.binary())
     if array.null_count:
-        raise ValueError(f"{array.null_count} nulls among bytes that must be there")
+        raise ValueError(f"{array.null_count} nulls in a column that must not have nulls")
     return array
 
 
 def bytes_array(offsets: Any, values: Any, valid: Any = None, *, is_text: bool = False) -> pa.Array:
-    """Makes a binary or a string array over the same memory; `valid` has its validity bits."""
+    """Makes a binary or a string array over the memory of `offsets` and `values`.  `valid` has its validity bits."""
     bitmap = None if valid is None else pa.py_buffer(valid)
     buffers = [bitmap, pa.py_buffer(offsets), pa.py_buffer(values)]
     return pa.Array.from_buffers(pa.string() if is_text else pa.binary(), len(offsets) - 1, buffers)
 
 
 def fixed_binary(rows: Bytes, width: int) -> pa.BinaryArray:
-    """Makes a binary array over the same memory from pieces of `width` bytes each that lie back to back."""
+    """Makes a binary array of elements of `width` bytes, which lie back to back in `rows`, without a copy."""
     count = len(rows) // width
     return bytes_array(np.arange(0, (count + 1) * width, width, dtype=np.int32), rows)

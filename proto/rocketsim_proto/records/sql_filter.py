@@ -1,17 +1,17 @@
 """Parses SQL92 filters and evaluates them over the properties of records, a column at a time.  Pure.
 
 Grammar and results are those of RocketMQ 5.5's `SelectorParser`, so that a subscription selects the same messages in
-both.  tests/proto/test_sql_filter.py compares them case by case.  Users of SQL may not expect these rules:
+both.  tests/proto/test_sql_filter.py compares the results case by case.  Users of SQL may not expect these rules:
 
-- Properties are text.  If text is compared with a number, it must be a number of the same kind: "5.5" is none for
-  `a > 5`, but is one for `a > 5.0`.
+- Properties are text.  If text is compared with a number, the text must be a number of the same kind: the text "5.5" is
+  not a number for `a > 5`, but it is one for `a > 5.0`.
 - `<` and `>` compare two texts only if both are numbers.
 - NOT binds tighter than `=`.
-- If the evaluation fails, for example because a text is no number, the record is not selected.  This holds even if
+- If the evaluation of an operand fails, for example because a text is not a number, the record is not selected, even if
   another operand of OR is true.
 
-There are two differences.  RocketMQ ignores text after the end of an expression, and this parser refuses such text.
-RocketMQ refuses the number 0.0, and this parser accepts it.
+This parser differs from RocketMQ's in two ways.  RocketMQ ignores text after the end of an expression, and this parser
+refuses such text.  RocketMQ refuses the number 0.0, and this parser accepts it.
 """
 
 from collections.abc import Callable, Iterator
@@ -29,26 +29,26 @@ from lark.exceptions import VisitError
 from rocketsim_proto.records.columnar import Records
 
 MOST_CHARACTERS = 16 << 10
-DEEPEST = 100  # levels of nested expressions
+DEEPEST = 100  # the deepest nesting of expressions that is allowed
 
 INTEGERS = range(-(2**31), 2**31)
 LONGS = range(-(2**63), 2**63)
 
-# The results that a condition can have for a record. FAILED stands for an exception in RocketMQ, which does not select
-# the record.
+# The results that a condition can have for a record.  FAILED means that RocketMQ would throw an exception, and not
+# select the record.
 FALSE, TRUE, NULL, FAILED = 0, 1, 2, 3
 Truth = npt.NDArray[np.int8]  # one of the four results for each record
 
 
 class SqlFilterInvalid(ValueError):
-    """The text is no valid SQL92 filter.  The message says where and why."""
+    """Raised if a text is not a valid SQL92 filter.  The message says where it is wrong, and why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Constant:
     """A constant: text, int, float, bool, or None for NULL.
 
-    Text that is compared with an int is read as Java's Integer, or as Long with `is_long`.
+    Text that is compared with an int constant is read as Java's Integer, or as Long with `is_long`.
     """
 
     value: str | int | float | bool | None
@@ -100,7 +100,7 @@ class In:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """CONTAINS, STARTSWITH, ENDSWITH."""
+    """CONTAINS, STARTSWITH or ENDSWITH, which search for a text in the operand."""
 
     word: str
     operand: "Expression"
@@ -326,7 +326,9 @@ def _operands(expression: Any) -> tuple[Expression, ...]:
 
 @lru_cache(maxsize=256)
 def parse(text: str) -> Expression:
-    """Parses a filter.  Raises SqlFilterInvalid.  Results are cached, because each request has the filter."""
+    """Parses a filter.  Raises SqlFilterInvalid if it is wrong.  Results are cached, because every request of a
+    subscription has the same filter.
+    """
     if len(text) > MOST_CHARACTERS:
         raise SqlFilterInvalid(f"a filter of {len(text)} characters; at most {MOST_CHARACTERS} are allowed")
     try:
@@ -357,7 +359,7 @@ def matches(expression: Expression, records: Records) -> npt.NDArray[np.bool_]:
 
 
 def selected(expression: Expression, column: Callable[[str], pa.StringArray], size: int) -> npt.NDArray[np.bool_]:
-    """Returns a mask of the selected rows of any columns of text.
+    """Returns a mask of the rows that the filter selects, for properties that come from any source.
 
     `column` returns the values of a property, with null for rows that do not have it.
     """
@@ -379,7 +381,7 @@ class _Evaluation:
             return value
         if isinstance(value, Constant):
             return self._same(NULL if value.value is None else TRUE if value.value is True else FALSE)
-        return np.where(_is_null(value), np.int8(NULL), np.int8(FALSE))  # as a condition, text is never true
+        return np.where(_is_null(value), np.int8(NULL), np.int8(FALSE))  # a text as a condition is never true
 
     def _same(self, truth: int) -> Truth:
         return np.full(self._size, truth, np.int8)
@@ -450,7 +452,9 @@ class _Evaluation:
         return value == NULL if isinstance(value, np.ndarray) else _is_null(value)
 
     def _ordered(self, symbol: str, left: Value, right: Value) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-        """Returns two masks: where the comparison is true, and where it fails.  Rows with a null have no meaning."""
+        """Returns two masks: where the comparison is true, and where it fails.  In rows with a null the masks have no
+        meaning.
+        """
         failed = np.zeros(self._size, np.bool_)
         kinds = _kind(left), _kind(right)
         if "null" in kinds:
@@ -460,7 +464,7 @@ class _Evaluation:
                 return self._texts_equal(left, right), failed
             kind = "double"
         elif kinds == ("truth", "text"):
-            return failed, ~failed  # RocketMQ casts the wrong operand, which fails
+            return failed, ~failed  # RocketMQ casts the wrong operand here, and the cast fails
         elif "truth" in kinds:
             if kinds not in (("truth", "truth"), ("text", "truth")):
                 return _SYMBOLS[symbol](np.full(self._size, -1), 0), failed
@@ -480,7 +484,7 @@ class _Evaluation:
         return equal.copy()
 
     def _keys(self, value: Value, kind: str) -> tuple[Any, Any]:
-        """Returns numbers that compare as the values do, and a mask of texts that are no number of this kind."""
+        """Returns numbers that compare as the values do, and a mask of the texts that are not numbers of this kind."""
         if isinstance(value, np.ndarray):
             return value, False
         if not isinstance(value, Constant):
@@ -515,7 +519,7 @@ def _table(of: Callable[[int, int], int]) -> Truth:
 
 
 def _short_circuit(decides: int, otherwise: int) -> Callable[[int, int], int]:
-    """Makes AND or OR of two results.  If the left side decides or fails, the right side does not matter."""
+    """Makes AND or OR of two results.  If the left side decides or fails, the right side has no effect."""
 
     def of(left: int, right: int) -> int:
         for side in (left, right):
@@ -562,7 +566,7 @@ _DOUBLE = rf"^[\x00-\x20]*(?P<sign>[+-]?)(?P<number>NaN|Infinity|{_DECIMAL})[\x0
 
 
 def _integers(column: Column, allowed: range) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """Parses texts as Integer.valueOf and Long.valueOf do.  Also returns a mask of texts that are no such number."""
+    """Parses texts as Integer.valueOf and Long.valueOf do.  Also returns a mask of texts that are not such a number."""
     column = pc.if_else(pc.match_substring_regex(column, _DIGITS), column, None)
     column = pc.replace_substring_regex(column, r"^(\+|(-))?0*([0-9])", r"\2\3")
     column = pc.if_else(pc.less_equal(pc.binary_length(column), 20), column, None)

@@ -3,10 +3,10 @@
     0         4       6         10                           14          16
     | IPv4 4  | pid 2 | random 4 | ms since the month began 4 | counter 2 |     as 32 upper-case hex digits
 
-The random bytes distinguish processes on one host.  RocketMQ uses a class loader's hash in their place.  The last six
-bytes are one number that only rises.  This number runs ahead of the clock if more than 65,536 ids are made per
-millisecond.  In a new month the number starts again, and so new random bytes are drawn.  After a fork the random bytes
-are drawn again as well.
+The random bytes distinguish processes on one host.  RocketMQ has a class loader's hash in the place of the random
+bytes.  The last six bytes are one number that only rises.  The number runs ahead of the clock if more than 65,536 ids
+are made per millisecond.  In a new month the number starts again, so new random bytes are drawn.  New random bytes are
+also drawn after a fork.
 """
 
 import os
@@ -22,7 +22,7 @@ import pyarrow as pa
 from rocketsim_proto.records.slices import Bytes
 
 _DIGITS = np.array([f"{byte:02X}".encode() for byte in range(256)], dtype="S2").view(np.uint16)
-_WRAP = 1 << 48  # six bytes can count up to here
+_WRAP = 1 << 48  # the first number that six bytes cannot hold
 
 
 def hex_strings(rows: Bytes) -> pa.StringArray:
@@ -38,7 +38,7 @@ def _strings(digits: npt.NDArray[np.uint16]) -> pa.StringArray:
 
 
 def _month(now_ms: int) -> tuple[int, int]:
-    """Returns when the month of `now_ms` (UTC) began and when it ends, in ms."""
+    """Returns the times at which the month of `now_ms` (UTC) begins and ends, in ms."""
     now = datetime.fromtimestamp(now_ms / 1000, UTC)
     began = datetime(now.year, now.month, 1, tzinfo=UTC)
     ends = datetime(now.year + now.month // 12, now.month % 12 + 1, 1, tzinfo=UTC)
@@ -46,7 +46,7 @@ def _month(now_ms: int) -> tuple[int, int]:
 
 
 class UniqIds:
-    """Makes the ids of one producer process.  Any thread may call a UniqIds."""
+    """Makes the ids of one producer process.  Any thread may use a UniqIds."""
 
     def __init__(self, address: bytes = b"\x7f\x00\x00\x01", random_bytes: Callable[[int], bytes] = os.urandom) -> None:
         assert len(address) == 4, "an IPv4 address"
@@ -72,7 +72,7 @@ class UniqIds:
         return (prefix + number.to_bytes(6, "big")).hex().upper()
 
     def _reserve(self, count: int, now_ms: int) -> tuple[bytes, int]:
-        """Reserves `count` numbers.  Returns the prefix and the first number."""
+        """Reserves `count` consecutive numbers.  Returns the first ten bytes of the ids, and the first number."""
         with self._lock:
             if now_ms >= self._month_ends or self._next + count > _WRAP:
                 self._month_began, self._month_ends = _month(now_ms)
@@ -84,6 +84,6 @@ class UniqIds:
             return self._prefix, first
 
     def _after_fork(self) -> None:
-        """Gives a forked child a new prefix, and a new lock, because a thread of the parent may hold the copied one."""
+        """Gives a forked child a new prefix, and a new lock, because a thread of the parent may hold the old lock."""
         self._lock = threading.Lock()
         self._month_ends = 0

@@ -1,7 +1,7 @@
 """Signs requests for RocketMQ's access control, version 1.0 (4.x to 5.3.2) and 2.0 (from 5.3.0) alike.  Pure.
 
-The signature covers the values of all fields and the body, but neither the request's code nor its opaque number.
-Somebody who has seen a request can therefore send it again.  TLS keeps others from seeing requests.
+The signature covers the values of all fields and the body, but neither the request's code nor its opaque number, so
+somebody who has seen a request can send it again.  Only TLS keeps others from seeing requests.
 """
 
 import base64
@@ -33,8 +33,8 @@ def signed(
 ) -> dict[str, str]:
     """Returns the fields of a request with access key and signature.
 
-    Empty fields are left out.  A server that gets them in a binary header reads them as absent, and would compute
-    another signature.
+    Empty fields are left out, because a server that gets empty fields in a binary header reads them as absent, and
+    would compute another signature.
     """
     whole = {name: value for name, value in fields.items() if value}
     whole[ACCESS_KEY] = access_key

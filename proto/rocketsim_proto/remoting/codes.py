@@ -2,8 +2,8 @@
 
 from enum import IntEnum
 
-# MQVersion's ordinal of 4.9.8.  Name servers answer routes in strict JSON to 401 and newer; servers of 5.x tell clients
-# that are newer than 475 to go away while they shut down.
+# The number of version 4.9.8 in RocketMQ's MQVersion.  Name servers answer routes in strict JSON only to version 401
+# and newer.  While servers of 5.x shut down, they tell clients that are newer than 475 to go away.
 VERSION = 409
 
 
@@ -82,8 +82,9 @@ class RequestCode(IntEnum):
 
 
 class ResponseCode(IntEnum):
-    """RocketMQ's ResponseCode.  FLUSH_DISK_TIMEOUT, SLAVE_NOT_AVAILABLE and FLUSH_SLAVE_TIMEOUT mean that a message
-    is stored."""
+    """The codes of RocketMQ's ResponseCode.  With FLUSH_DISK_TIMEOUT, SLAVE_NOT_AVAILABLE and FLUSH_SLAVE_TIMEOUT the
+    message is stored, but less safely than the broker's mode promises.
+    """
 
     SUCCESS = 0
     SYSTEM_ERROR = 1

@@ -2,8 +2,8 @@
 
     total 4 | form 1 | header length 3 | header | body
 
-Numbers are big-endian, and `total` is the number of bytes that follow it.  A header is JSON or RocketMQ's binary form.
-An answer may have another form than its request, since brokers of 5.x always answer in JSON.
+Numbers are big-endian, and `total` is the number of bytes that follow `total`.  A header is JSON or RocketMQ's binary
+form.  An answer may have another form than its request, since brokers of 5.x always answer in JSON.
 
 An answer has the `opaque` of its request.  A server also sends requests over the same connection, and their `opaque`
 may equal that of a request of the client.  Only `Header.is_answer` distinguishes answers from requests.
@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 from rocketsim_proto.remoting.codes import VERSION
 
-MAX_FRAME_BYTES = 16 << 20  # a server closes the connection when it gets a longer one
-MAX_HEADER_BYTES = 1 << 20  # a batch of 1,000 messages is answered with 33 KB of ids
+MAX_FRAME_BYTES = 16 << 20  # a server closes the connection when it gets a longer frame
+MAX_HEADER_BYTES = 1 << 20  # a usual header is much shorter: the answer to a batch of 1,000 messages has 33 KB of ids
 HEAD = struct.Struct(">II")
 IS_ANSWER = 1
 IS_ONE_WAY = 2
@@ -36,9 +36,9 @@ _JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 class FrameError(ValueError):
-    """The bytes are no frame of the remoting protocol, or a frame that is longer than the protocol allows.
+    """Raised if bytes are not a frame of the remoting protocol, or if a frame is longer than the protocol allows.
 
-    `first` has the first eight bytes if these cannot begin a frame.
+    `first` has the first eight bytes of the frame if no frame can begin with them.
     """
 
     def __init__(self, message: str, first: bytes = b"") -> None:
@@ -63,8 +63,9 @@ class Lengths(NamedTuple):
 
 @dataclass(slots=True)
 class Header:
-    """The header of a request or an answer.  `code` is a RequestCode or a ResponseCode.  All values of `fields` travel
-    as text.  An absent remark is empty."""
+    """The header of a request or an answer.  `code` is a RequestCode or a ResponseCode.  The values of `fields` are
+    always text.  `remark` is empty if there is no remark.
+    """
 
     code: int
     opaque: int = 0
@@ -85,7 +86,7 @@ class Header:
 
 
 def text(value: object) -> str:
-    """Converts a value as RocketMQ does for `Header.fields`: booleans become `true` and `false`."""
+    """Converts a value to text for `Header.fields`, as RocketMQ does: booleans become `true` and `false`."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value)
@@ -97,8 +98,9 @@ def encode(header: Header, body: bytes | bytearray | memoryview = b"", form: For
 
 
 def encode_without_body(header: Header, body_bytes: int, form: Form = Form.JSON) -> bytes:
-    """Encodes a frame without its body, which the caller sends after it.  Raises FrameError if the whole frame is too
-    long."""
+    """Encodes a frame without its body, which the caller sends after it.  Raises FrameError if the frame with its body
+    is too long.
+    """
     return with_head(_as_json(header) if form is Form.JSON else _as_binary(header), body_bytes, form)
 
 
@@ -113,8 +115,9 @@ def with_head(header: bytes, body_bytes: int, form: Form = Form.JSON) -> bytes:
 
 
 def lengths(head: bytes | bytearray | memoryview) -> Lengths:
-    """Reads the first eight bytes of a frame.  Raises FrameError, which shows the eight bytes, if they begin no
-    frame."""
+    """Reads the first eight bytes of a frame.  Raises FrameError, which shows the eight bytes, if no frame can begin
+    with them.
+    """
     total, packed = HEAD.unpack(head)
     form, header_bytes = packed >> 24, packed & 0xFFFFFF
     if (
@@ -127,12 +130,12 @@ def lengths(head: bytes | bytearray | memoryview) -> Lengths:
 
 
 def decode_header(form: Form, header: bytes | bytearray | memoryview) -> Header:
-    """Decodes a header.  Raises FrameError if the bytes are no header of this form."""
+    """Decodes a header.  Raises FrameError if the bytes are not a header of this form."""
     return _of_json(bytes(header)) if form is Form.JSON else _of_binary(bytes(header))
 
 
 def decode(frame: bytes | bytearray | memoryview) -> tuple[Header, bytes]:
-    """Decodes one whole frame into header and body.  Raises FrameError for other bytes."""
+    """Decodes one whole frame into header and body.  Raises FrameError if the bytes are not exactly one frame."""
     view = memoryview(frame)
     if len(view) < HEAD.size:
         raise FrameError(f"{len(view)} bytes are less than the beginning of a frame")
@@ -166,9 +169,9 @@ def _of_json(header: bytes) -> Header:
     try:
         values = json.loads(header)
     except (ValueError, RecursionError) as error:  # UnicodeDecodeError is a ValueError
-        raise FrameError(f"a header that is no JSON: {header[:60]!r}") from error
+        raise FrameError(f"a header that is not JSON: {header[:60]!r}") from error
     if not isinstance(values, dict):
-        raise FrameError(f"a header that is no JSON object: {header[:60]!r}")
+        raise FrameError(f"a header that is not a JSON object: {header[:60]!r}")
     return Header(
         code=_number(values, "code", None),
         opaque=_number(values, "opaque", 0),
@@ -192,7 +195,7 @@ def _text(values: Mapping[str, Any], name: str, default: str) -> str:
     if value is None:
         return default
     if not isinstance(value, str):
-        raise FrameError(f"a header whose {name} is no text")
+        raise FrameError(f"a header whose {name} is not text")
     return value
 
 
@@ -221,7 +224,7 @@ def _as_binary(header: Header) -> bytes:
         key, encoded = name.encode(errors="replace"), value.encode(errors="replace")
         if len(key) > 0x7FFF:
             raise FrameError(f"a field's name of {len(key)} bytes does not fit into a binary header")
-        if key and encoded:  # the other side reads an empty value as absent
+        if key and encoded:  # an empty value is left out, because the other side reads it as absent anyway
             parts += [_SHORT.pack(len(key)), key, _INT.pack(len(encoded)), encoded]
     fields = b"".join(parts)
     language = _LANGUAGES.index(header.language) if header.language in _LANGUAGES else _OTHER
@@ -236,7 +239,9 @@ def _of_binary(header: bytes) -> Header:
         (fields_bytes,) = _INT.unpack_from(header, at)
         at += _INT.size
         if fields_bytes != len(header) - at:
-            raise FrameError(f"a binary header with {len(header) - at} bytes of fields that announces {fields_bytes}")
+            raise FrameError(
+                f"a binary header that announces {fields_bytes} bytes of fields, and has {len(header) - at}"
+            )
         fields: dict[str, str] = {}
         while at < len(header):
             (key_bytes,) = _SHORT.unpack_from(header, at)
@@ -246,7 +251,7 @@ def _of_binary(header: bytes) -> Header:
             if value:
                 fields[key] = value
     except (struct.error, UnicodeDecodeError) as error:
-        raise FrameError(f"a binary header that is cut short or no UTF-8: {header[:60]!r}") from error
+        raise FrameError(f"a binary header that is cut short or not UTF-8: {header[:60]!r}") from error
     name = _LANGUAGES[language] if language < len(_LANGUAGES) else "OTHER"
     return Header(code, opaque, flag, remark, fields, name, version)
 

@@ -1,8 +1,8 @@
 """Reads the bodies of RocketMQ's answers, some of which are not JSON.  Pure.
 
 RocketMQ writes maps with numbers as keys without quotes (`{0:"10.0.0.1:10911"}`), and maps whose keys are objects
-(`{{"brokerName":"a","queueId":0,"topic":"t"}:{...}}`).  Here a number as a key is its text, as if it had quotes, and
-an object as a key is an `ObjectKey`.
+(`{{"brokerName":"a","queueId":0,"topic":"t"}:{...}}`).  This module returns a number that is a key as text, as if it
+had quotes, and an object that is a key as an `ObjectKey`.
 """
 
 import json
@@ -18,16 +18,17 @@ _WORDS = {"true": True, "false": False, "null": None}
 
 
 class LooseJsonError(ValueError):
-    """The text is neither JSON nor RocketMQ's variant of it.  The message says at which character."""
+    """Raised if the text is neither JSON nor RocketMQ's variant of it.  The message says at which character."""
 
 
 class ObjectKey(tuple[tuple[str, Any], ...]):
-    """A key that is an object, as its names and values, sorted by name.  `dict(key)` makes a dict of the names and
-    values."""
+    """A key that is an object: the pairs of its names and values, sorted by name.  `dict(key)` makes a dict of them."""
 
 
 def loads(body: bytes | bytearray | memoryview | str) -> Any:
-    """Decodes a body.  Raises LooseJsonError.  Strict JSON is decoded by `json`, which is faster."""
+    """Decodes a body.  Raises LooseJsonError if it cannot.  Strict JSON is decoded by the module `json`, which is
+    faster.
+    """
     try:
         source = body if isinstance(body, str) else bytes(body).decode()
     except UnicodeDecodeError as error:
@@ -45,12 +46,12 @@ def loads(body: bytes | bytearray | memoryview | str) -> Any:
 
 
 def _skip(source: str, at: int) -> int:
-    """Returns the position of the next character that is no blank."""
+    """Returns the position of the next character that is not a blank."""
     return _BLANKS.match(source, at).end()  # type: ignore[union-attr]  # it matches no blanks, too
 
 
 def _value(source: str, at: int, depth: int) -> tuple[Any, int]:
-    """Decodes the value at `at`.  Returns the value, and the position of the next token."""
+    """Decodes the value that begins at `at`.  Returns the value, and the position of the next token."""
     if depth > MAX_DEPTH:
         raise LooseJsonError(f"nested more than {MAX_DEPTH} deep at character {at}")
     first = source[at : at + 1]
@@ -113,7 +114,7 @@ def _key(source: str, at: int, depth: int) -> tuple[str | ObjectKey, int]:
 
 
 def _separator(source: str, at: int, end: str) -> int:
-    """Skips a comma.  Returns the position of the next element, or of the end of the list or object."""
+    """Skips a comma, if there is one.  Returns the position of the next element, or of the list's or object's end."""
     if source[at : at + 1] == ",":
         at = _skip(source, at + 1)
         if source[at : at + 1] != end:

@@ -1,6 +1,6 @@
 """Encodes and decodes the body of a request with a batch of messages.  Pure.
 
-The body has for each message:
+For each message the body has:
 
     size 4 | magic 4 | crc 4 | flag 4 | body length 4 | body | properties length 2 | properties
 
@@ -20,7 +20,7 @@ OVERHEAD_BYTES = _HEAD.size + _PROPERTIES.size  # the size of a message without 
 
 
 class BatchError(ValueError):
-    """The lengths in a batch are inconsistent.  The message says at which byte."""
+    """Raised if the lengths in a batch are inconsistent.  The message says at which byte a length is wrong."""
 
 
 class BatchMessage(NamedTuple):
@@ -45,7 +45,7 @@ def decode(batch: bytes | bytearray | memoryview) -> list[BatchMessage]:
     while at < len(view):
         left = len(view) - at
         if left < OVERHEAD_BYTES:
-            raise BatchError(f"{left} bytes at byte {at} are no message")
+            raise BatchError(f"{left} bytes at byte {at} are too short for a message")
         size, _, _, flag, body_bytes = _HEAD.unpack_from(view, at)
         if not OVERHEAD_BYTES <= size <= left or not 0 <= body_bytes <= size - OVERHEAD_BYTES:
             raise BatchError(f"a message of {size} bytes with a body of {body_bytes} at byte {at} of {len(view)}")

@@ -1,4 +1,4 @@
-"""The fields of a send.  SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE use one letter for each name of SEND_MESSAGE."""
+"""The names of a send's fields.  SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE use a letter for each name of SEND_MESSAGE."""
 
 from collections.abc import Mapping
 
@@ -22,5 +22,5 @@ NAMES = {letter: name for name, letter in LETTERS.items()}
 
 
 def long_names(fields: Mapping[str, str]) -> dict[str, str]:
-    """Renames the fields of a SEND_MESSAGE_V2 to the names of SEND_MESSAGE.  Other fields stay as they are."""
+    """Renames the fields of a SEND_MESSAGE_V2 to the names of SEND_MESSAGE.  Other fields keep their names."""
     return {NAMES.get(letter, letter): value for letter, value in fields.items()}
