@@ -67,8 +67,8 @@ def main(argv: list[str] | None = None) -> int:
 class LineFormatter(logging.Formatter):
     """Writes each log record as one line of printable characters; the indented lines of a traceback follow.
 
-    A name from a client may contain line breaks and terminal codes.  Printed as one line
-    of printable characters, it can neither look like a line of the log nor control the operator's terminal.
+    A name from a client may contain line breaks and terminal codes.  In a line of printable characters, a client's name
+    can neither look like another log line nor control the operator's terminal.
     """
 
     def formatMessage(self, record: logging.LogRecord) -> str:

@@ -1,8 +1,9 @@
-"""The exceptions with which a broker or a name server refuses something.  Expected outcomes are values instead.
+"""The exceptions with which a broker or a name server refuses something.  An outcome that callers must expect is a
+return value instead.
 
-Each class has three codes for the caller: RocketMQ's response code, the gRPC status in our own protocol, and the code
-for RocketMQ 5's clients.  A subclass has the codes of its base class unless it defines others.  The message of an error
-names the topic, file, offset or key concerned, and says what to do next.
+Each class has three codes for the caller.  `code` is RocketMQ's response code, `grpc_status` is the gRPC status in our
+own protocol, and `v2_code` is the code for RocketMQ 5's clients.  A subclass has the codes of its base class unless it
+defines others.  The message of an error names the topic, file, offset or key concerned, and says what to do next.
 
 The status of a call that may succeed later, or on another broker, is FAILED_PRECONDITION.  UNAVAILABLE is left to gRPC,
 which reports a dead process with it.
@@ -21,7 +22,7 @@ class RocketSimError(Exception):
 
 
 class MessageIllegal(RocketSimError):
-    """A message or frame breaks a rule.  To send it again does not help."""
+    """A message or frame breaks a rule.  Sending the same message again does not help."""
 
     code = 13
     grpc_status = "INVALID_ARGUMENT"
@@ -47,7 +48,7 @@ class NoPermission(RocketSimError):
 
 
 class AccessDenied(NoPermission):
-    """Access control refuses a call.  RocketMQ has one code for all refusals of this kind.
+    """Access control refuses a call.  RocketMQ has a single code for all refusals of access control.
 
     `reason` is the name of the refusal in metrics and logs.  `user` is the name of the caller if a user of that name
     exists, and empty otherwise.
@@ -71,7 +72,9 @@ class NotAuthenticated(AccessDenied):
 
 
 class UnknownUser(NotAuthenticated):
-    """The message contains the name that the caller gave.  That name may be any text, even a secret by mistake."""
+    """The message contains the name that the caller gave.  A caller may send any text as a name, even a secret by
+    mistake.
+    """
 
     reason = "unknown_user"
 

@@ -26,7 +26,7 @@ _RETRY_TOPIC = re.compile(rf"{RETRY_PREFIX}[%|a-zA-Z0-9_+-]*", re.ASCII)
 
 
 def is_system_topic(topic: str) -> bool:
-    """True if only the broker writes to the topic.  Clients may read it, but not write to it or change it."""
+    """True if only the broker writes to the topic, which clients can read, but neither write nor change."""
     return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_PREFIXES)
 
 

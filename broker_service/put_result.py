@@ -24,7 +24,7 @@ class CommitStatus(IntEnum):
     docs/replication.md has the failures that COMMIT_OK survives, which depend on the broker's role.
     """
 
-    COMMIT_OK = 1  # a SYNC_MASTER and its slave have it, or an ASYNC_MASTER has it
+    COMMIT_OK = 1  # a SYNC_MASTER and its slave have the change, or an ASYNC_MASTER has it
     COMMIT_FLUSH_SLAVE_TIMEOUT = 2
     COMMIT_SLAVE_NOT_AVAILABLE = 3
     COMMIT_MASTER_NOT_AVAILABLE = 4

@@ -1,9 +1,9 @@
 """AccessInterceptor asks the gate before every call of a server, for all services.
 
-The user is determined before gRPC receives the request.  This order is possible because a signature covers headers
-only.  A request that nobody has signed is therefore neither kept in memory nor decompressed nor parsed.
+The user is determined before gRPC receives the request, which is possible because a signature covers headers only.  A
+request that nobody has signed is therefore neither kept in memory nor decompressed nor parsed.
 
-Some calls need no signature.  `unsigned.py` limits how many of their requests are received at once.
+Some calls need no signature.  `unsigned.py` limits how many unsigned requests are received at once.
 
 Streams and long polls stay open for a long time.  When the user of such a call, or the user's policies, change, the
 call is checked again, and ends if it would no longer be admitted.
@@ -34,9 +34,9 @@ Check = Callable[[User, str, Right, str, Any], None]
 
 
 class ClientProtocol(Protocol):
-    """The protocol of clients of other projects, in which their calls are refused.
+    """The way in which a call is refused in a protocol that other projects' clients speak.
 
-    The module `wire/v2/rights.py` implements it.
+    The module `wire/v2/rights.py` implements this class for RocketMQ 5's clients.
     """
 
     def refusal(self, method: str, error: AccessDenied, parse: Callable[[], Any]) -> Any:
@@ -52,7 +52,7 @@ class ClientProtocol(Protocol):
 class _ParsedCall:
     """The context of a call whose requests arrive as bytes and are parsed here, not by gRPC.
 
-    Handlers get the requests either by iterating over it or with `read`, but not with both.
+    A handler gets the requests either by iterating over this context or by calling `read`, but not in both ways.
     """
 
     __slots__ = ("_context", "parse")
@@ -151,7 +151,7 @@ class OpenCall(_ParsedCall):
 
 
 def may(context: Any, need: Need) -> bool:
-    """Returns True if the user of an open call has this right now.  Without access control it returns True.
+    """Returns True if the user of an open call has this right now.  Without access control, returns True.
 
     `context` is the context that the call's handler got.
     """

@@ -106,7 +106,8 @@ class Resource:
         kind, colon, name = text.strip().partition(":")
         if not colon:
             raise ValueError(
-                f"resource {text!r}: expected Topic:name, Group:name or Cluster:name; name* for all that begin so"
+                f"resource {text!r}: expected Topic:name, Group:name or Cluster:name; "
+                "a * at the end of the name stands for any ending"
             )
         found = word_of(ResourceType, kind)
         if name == "*":

@@ -74,7 +74,7 @@ def _in_body(request: Request) -> Mapping[str, Any]:
 
 
 def _heartbeat(request: Request) -> Iterable[Need]:
-    """Yields a need for each group with which the client consumes, and for each topic of these groups."""
+    """Yields the `Need` for each group with which the client consumes, and for each topic of these groups."""
     for group in _objects(_in_body(request), "consumerDataSet"):
         yield of_group(str(group.get("groupName") or ""), *SUB)
         for subscription in _objects(group, "subscriptionDataSet"):
@@ -175,7 +175,7 @@ def method_of(code: RequestCode) -> str:
 
 
 class RemotingGuard:
-    """Admits requests by the rights that `gate` has, which are those of `by_method`."""
+    """Admits requests by the rights in `gate`, which are the rights that `by_method` returns."""
 
     def __init__(self, gate: Gate, refusals: Refusals) -> None:
         self._gate = gate

@@ -1,8 +1,8 @@
 """The rights that calls of this project's own services need: who may make them, and for which actions and resources.
 
 `RIGHTS` has the right of every method of a broker, except for operators' commands, which declare their rights in
-`admin/`.  `NAMESRV_RIGHTS` has the right of every method of a name server.  Calls of all other methods are refused.  If
-RocketMQ 5 has the same call, the needs are the same.  Pure.
+`admin/`.  `NAMESRV_RIGHTS` has the right of every method of a name server.  Calls of all other methods are refused.  A
+call that RocketMQ 5 also has needs the same rights here.  Pure.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -24,7 +24,8 @@ from broker_service.access.policies import Action, ResourceType
 TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
 ALL_NAMES = "*"  # a need with this name requires a policy for all names; no topic or group can have it
 OF_GROUPS = (RETRY_PREFIX, DLQ_PREFIX)
-# Topics of the broker that have messages of all topics; those with INTERNAL_PREFIX (timers, deliveries) do, too.
+# Topics of the broker that have messages of all topics.  The topics with INTERNAL_PREFIX (timers, deliveries) also have
+# messages of all topics.
 OF_ALL_TOPICS = frozenset((SCHEDULE_TOPIC, HALF_TOPIC, OP_TOPIC, DISCARDED_TOPIC))
 
 
@@ -36,7 +37,7 @@ class Caller(Enum):
 
 
 class Need(NamedTuple):
-    """A need for one of several actions on one resource.
+    """A requirement of a call: its user must have the right to one of these actions on one resource.
 
     For a cluster, the name is empty, and the gate uses its own cluster's name.  With `by_name`, only a policy for this
     exact name is enough.
@@ -64,11 +65,11 @@ class Right(NamedTuple):
 
 
 def of_topic(name: str, *actions: Action) -> Need:
-    """Makes the need for actions on a topic.
+    """Makes the `Need` of one of these actions on a topic.
 
-    A retry or dead letter topic belongs to its group, so the need is for the group.  A topic in which messages of all
-    topics wait is allowed by its exact name only, or else a user with rights for all topics except one could read the
-    messages of that one there.
+    A retry or dead letter topic belongs to its group, so the need is for the group.  A topic that keeps messages of all
+    topics needs a policy for exactly its name.  A user with rights for all topics except one could otherwise read the
+    messages of the excepted topic there.
     """
     for prefix in OF_GROUPS:
         if name.startswith(prefix):
@@ -136,7 +137,7 @@ def _query_offsets(request: Any) -> list[Need]:
 
 
 def _queue_bounds(request: Any) -> list[Need]:
-    """Producers make this call, too, since it serves as the route without name servers.
+    """Producers also ask for the bounds of queues, which replace the route where no name server runs.
 
     A call with a group also returns how often the group has pulled.
     """
@@ -176,7 +177,8 @@ _OF_A_BROKER: Mapping[str, Mapping[str, Right]] = {
 _OF_A_NAME_SERVER: Mapping[str, Mapping[str, Right]] = {
     "rocketsim.NameServer": {
         "RegisterBroker": BROKER,
-        "TopicRoute": ANYBODY,  # a name server has no table of users; RocketMQ's checks nothing at all
+        # anybody, because a name server has no table of users; RocketMQ's name server checks no call at all
+        "TopicRoute": ANYBODY,
         "TopicList": ANYBODY,
         "ClusterList": ANYBODY,
         "WipeWritePerm": SUPER_USER,
@@ -184,7 +186,7 @@ _OF_A_NAME_SERVER: Mapping[str, Mapping[str, Right]] = {
     },
 }
 
-# These calls say only that a server is running, and which calls it has.
+# Health checks and reflection tell only that a server is running, and which calls it has.
 _OF_BOTH: Mapping[str, Mapping[str, Right]] = {
     "grpc.health.v1.Health": dict.fromkeys(("Check", "Watch", "List"), ANYBODY),
     "grpc.reflection.v1alpha.ServerReflection": {"ServerReflectionInfo": ANYBODY},

@@ -1,4 +1,5 @@
-"""Finds the user of a call from its headers and checks the signature.  Pure: the time and the users are arguments.
+"""Finds the user of a call from its headers and checks the signature.  These functions are pure: they get the time and
+the users as arguments.
 
 RocketMQ 5's clients sign the date only.  Each of these clients has its own format for the date, mostly in local time,
 so the age of the signature cannot be checked.  Our own clients sign the method and the date in UTC; their calls are
@@ -19,7 +20,8 @@ from broker_service.access.policies import User
 from broker_service.errors import BadSignature, ClockSkew, NotAuthenticated, UnknownUser
 
 MAX_AGE_S = 15 * 60
-_ADDED_LATE = "_UNIQUE_KEY_QUERY"  # a field that clients of this version and before add when they have signed
+# a field that clients of version 4.9.3 and before add after they have signed the request
+_ADDED_LATE = "_UNIQUE_KEY_QUERY"
 _ADDED_LATE_BY = 399  # the number of version 4.9.3 in requests
 
 FindUser = Callable[[str], User | None]
@@ -87,10 +89,10 @@ def _seconds_of(date: str) -> float:
 
 
 def client_of_user(metadata: Iterable[tuple[str, str | bytes]], client_id: str) -> str:
-    """Returns `user/client id`, so that clients of different users never have the same id.
+    """Returns `user/client id`, where `user` has signed the call, so that clients of different users never have the
+    same id.
 
-    The user is the one that signed the call.  Without a signature the client id alone is returned, and "" if the client
-    id is empty.
+    Without a signature the client id alone is returned, and "" if the client id is empty.
     """
     headers = {name: value for name, value in metadata if isinstance(value, str)}
     if AUTHORIZATION not in headers:
@@ -119,7 +121,7 @@ def _claim(headers: Mapping[str, str]) -> _Claim:
         if not equals:
             raise NotAuthenticated("authentication header is incorrect.")
         fields[name] = value
-    username = fields.get("Credential", "").partition("/")[0]  # a region and a service follow
+    username = fields.get("Credential", "").partition("/")[0]  # the user name comes first, then a region and a service
     if not username:
         raise NotAuthenticated("username cannot be null.")
     if not headers.get(DATE):

@@ -1,9 +1,9 @@
 """UnsignedRequests limits how many unsigned requests this process receives at once.
 
 gRPC keeps a request in memory from its first byte on, even if the client never sends the end.  A call that needs a
-signature and has none is refused by its headers, and its request is never received.  Calls that anybody may make cannot
-be refused by their headers, so each waits here for its turn.  Before its turn gRPC has no more than an HTTP/2 window of
-its request in memory (`server.UNREAD_BYTES`).
+signature and has none is refused by its headers, and its request is never received.  A call that anybody may make
+cannot be refused by its headers, so its request is received only when its turn comes here.  While a call waits for its
+turn, gRPC has no more than one HTTP/2 window of its request in memory (`server.UNREAD_BYTES`).
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from broker_service.errors import SystemBusy
 MOST = 2  # requests that are received at once
 MOST_WAITING = 1000
 MOST_WAITING_OF_ONE = 100  # calls of one connection
-PATIENCE_S = 0.2  # while other requests wait, a request must arrive within two of these periods
+PATIENCE_S = 0.2  # while other requests wait, a request must arrive within two periods of this length
 ROUNDS = 5  # while no other request waits, a request must arrive within this number of periods
 
 

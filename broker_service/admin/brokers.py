@@ -60,7 +60,7 @@ class BrokerCommands(Commands):
     async def UpdateBrokerConfig(self, request: pb.UpdateBrokerConfigRequest) -> pb.UpdateBrokerConfigResponse:
         return pb.UpdateBrokerConfigResponse(values=self._operations.update_config(dict(request.values)))
 
-    # Does not wait for the start, because a starting master may wait for the removed slave.
+    # A starting master may wait for the removed slave, so this call does not wait until the master has started.
     @change(user(lambda request: [of_cluster(Action.UPDATE)]), past_start=False)
     async def RemoveSlave(self, request: pb.RemoveSlaveRequest) -> pb.RemoveSlaveResponse:
         self._operations.remove_slave(request.broker_id)
@@ -116,7 +116,7 @@ class BrokerOperations(SubjectOperations):
         )
 
     async def promote(self, broker_name: str, expected_epoch: int, role_name: str, *, force: bool) -> Promoted:
-        """Makes this slave the master.  Without a role name it gets the role of the former master."""
+        """Makes this slave the master.  Without a role name, this broker gets the role of the former master."""
         try:
             role = BrokerRole(role_name) if role_name else None
         except ValueError:

@@ -40,7 +40,7 @@ class SubjectOperations:
         self._leadership = leadership
 
     async def past_start(self) -> None:
-        """Waits until a master that has just started takes changes.  Await it before each change."""
+        """Waits until a master that has just started takes changes.  Each change must await this method first."""
         await self._leadership.settled(START_WAIT_S)
 
     async def shared(

@@ -1,6 +1,6 @@
 """GroupFigures: yields the metrics of each topic and each consumer group.
 
-The thread that answers a scrape makes these metrics from counts that the event loop keeps in any case.  So a scrape
+The thread that answers a scrape makes these metrics from counts that the event loop keeps in any case, so that a scrape
 costs the event loop nothing, even with many topics.
 """
 
@@ -29,7 +29,9 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """Counts of messages and bytes.  `taken` counts what producers sent, by topic; the others by topic and group."""
+    """Counts of messages and bytes.  `taken` counts what producers sent, by topic; the other fields count by topic and
+    group.
+    """
 
     taken: Traffic
     given: Traffic
@@ -127,7 +129,7 @@ class GroupFigures:
         return (*self._node, topic, group, _text(topic.startswith(RETRY_PREFIX)), _text(is_system))
 
     def _most_of(self, what: str, values: Mapping[K, V], size: Callable[[V], int]) -> list[tuple[K, V]]:
-        """Returns all values, or only the `most` largest ones.  Logs if values are left out."""
+        """Returns all values, or only the `most` largest ones.  Writes a log line if values are left out."""
         found = list(values.items())
         self._note(what, len(found) > self._most)
         if len(found) > self._most:

@@ -131,11 +131,12 @@ class GroupOperations(SubjectOperations):
         return group
 
     async def delete_group(self, name: str, *, remove_offset: bool) -> None:
-        """Deletes the group's settings.  A group that is created again under this name continues at the old group's
-        offsets.
+        """Deletes the group's settings.  Without `remove_offset`, a group that is created again under this name
+        continues at the old group's offsets.
 
         With `remove_offset`, the offsets, the deliveries under way and the retry topics of the group are deleted, too.
-        This is also done if the settings are deleted already, because the disk may have refused the rest before.
+        A second call with `remove_offset` deletes what is left of a group without settings, because the disk may have
+        refused a part of the first call.
         """
         self._broker.check_writable()
         await to_its_end(self._delete_group(name, remove_offset))
@@ -207,7 +208,9 @@ class GroupOperations(SubjectOperations):
         return resets
 
     def _move(self, group: str, topic_name: str, starts: Mapping[int, int], moved: Mapping[int, int]) -> None:
-        """Writes the new starts of pops to the log, and then the committed offsets that have moved to their journal."""
+        """Writes the offsets from which pops now start to the log, and then the changed committed offsets to their
+        journal.
+        """
         offsets = self._broker.offsets
         offsets.make_room_for_reset(group, topic_name, moved)
         have_pops_moved = any([listener(group, topic_name, starts) for listener in self._broker.offsets_reset])
@@ -222,7 +225,9 @@ class GroupOperations(SubjectOperations):
             ) from error
 
     def _check_resets(self, group: str, topic_name: str, queue_ids: Sequence[int]) -> Sequence[int]:
-        """Returns the queues to reset: those named, or all that can be read.  Raises if they cannot be reset now."""
+        """Returns the queues to reset: those named, or all that can be read.  Raises an error if these queues cannot be
+        reset now.
+        """
         broker = self._broker
         broker.check_writable()
         broker.check_answers_for_offsets()

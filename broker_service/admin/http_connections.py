@@ -50,7 +50,7 @@ class HttpConnections:
 
         server.get_request = get_request
         server.shutdown_request = shutdown_request
-        server.service_actions = self.end_old  # the server calls it twice a second
+        server.service_actions = self.end_old  # the server calls this function twice a second
         server.handle_error = self._did_fail
 
     def __len__(self) -> int:
@@ -70,7 +70,7 @@ class HttpConnections:
                 self._end(connection)
 
     def _end(self, connection: socket.socket) -> None:
-        """Closes a connection.  Its thread then reads the end of the connection, and ends, too."""
+        """Closes a connection.  The connection's thread then reads the end of the connection, and ends, too."""
         del self._begun[connection]
         with suppress(OSError):
             # SSLSocket.shutdown would also drop the TLS state, which the thread still uses.

@@ -1,8 +1,8 @@
 """Lags: measures for the metrics how far each group is behind in each topic, and how old its oldest message is.
 
-Measuring ten thousand queues takes the event loop a tenth of a second.  So `take` measures only the groups and topics
-that have changed since its last call.  Every `FULL_EVERY` calls it measures all of them, because some changes, such as
-the expiry of messages, are not announced.
+Measuring ten thousand queues takes the event loop a tenth of a second, so `take` measures only the groups and topics
+that have changed since its last call.  Every `FULL_EVERY` calls, `take` measures all groups and topics, because some
+changes, such as the expiry of messages, are not announced.
 """
 
 import asyncio
@@ -27,8 +27,8 @@ Key = tuple[str, str]  # group and topic
 class GroupLag(NamedTuple):
     """The messages that a group has yet to settle, of which `under_way` are delivered and not acknowledged.
 
-    `oldest_ms` is the age of the oldest of these messages.  The age is 0 if no message is left, and None if the oldest
-    message cannot be read.
+    `oldest_ms` is the age of the oldest message that is left.  The age is 0 if no message is left, and None if the
+    oldest message cannot be read.
     """
 
     messages: int
@@ -37,7 +37,9 @@ class GroupLag(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """A GroupLag with the store time of the oldest message instead of its age.  The time is 0 if all are settled."""
+    """A GroupLag with the store time of the oldest message instead of its age.  The store time is 0 if no message is
+    left.
+    """
 
     messages: int = 0
     under_way: int = 0
@@ -78,12 +80,13 @@ class Lags:
             )
         store = self._broker.store
         if store.queues.confirm_offset is not None and store.queues.confirm_offset < store.end_offset:
-            self._topics_with_news |= topics  # lags count the newest messages once a slave has them
+            # measured again next time, because lags count the newest messages only once a slave has them
+            self._topics_with_news |= topics
         now_ms = self._broker.now_ms()
         return {key: _as_of(found, now_ms) for key, found in self._found.items()}
 
     def skip(self) -> None:
-        """Forgets the changes.  A broker without metrics calls it instead of `take`."""
+        """Forgets the changes.  A broker without metrics calls `skip` instead of `take`."""
         self._topics_with_news.clear()
         self._commits.clear()
         self._until_full = 0
@@ -109,7 +112,9 @@ class Lags:
         return found
 
     async def _read_time(self, one: QueueProgress) -> tuple[int, int] | None:
-        """Returns the group's next offset, and the store time of its message.  Returns None if that cannot be read."""
+        """Returns the group's next offset, and the store time of its message.  Returns None if the message cannot be
+        read.
+        """
         place, offset = one.place, one.consumer_offset
         read = partial(self._broker.store.queues.store_timestamp_of, place.topic, place.queue_id, offset)
         try:

@@ -46,7 +46,7 @@ class MessageOperations(SubjectOperations):
     async def message_by_id(self, topic: str, message_id: str) -> list[bytes]:
         """Finds a message by the client's id (UNIQ_KEY, which needs the topic) or by the offset message id.
 
-        Either kind of id may be 32 hex digits.  If a topic is named, only its messages are found, because a caller who
+        Both kinds of id can have 32 hex digits.  If a topic is named, only its messages are found, because a caller who
         may read one topic may not read all.
         """
         found = await self._by_offset_id(message_id)
@@ -65,7 +65,9 @@ class MessageOperations(SubjectOperations):
             await asyncio.sleep(0)  # other tasks have a turn
 
     async def message_at(self, topic: str, commit_log_offset: int) -> bytes:
-        """Returns the record that starts at this log offset.  If a topic is given, the record must belong to it."""
+        """Returns the record that starts at this log offset.  If `topic` is not empty, the record must belong to this
+        topic.
+        """
         store = self._broker.store
         found = await cold_reads.read(store, partial(store.log.find_record, commit_log_offset))
         if found is None or (topic and decode(found, check_crc=False).topic != topic):

@@ -1,8 +1,8 @@
 """Metrics: serves metrics over HTTP for Prometheus.
 
 The event loop takes a snapshot of the broker's figures once a second.  The thread that answers a scrape converts the
-snapshot to text, and adds the metrics of topics and groups, which may be ten thousand lines.  This thread pauses often,
-so that it does not delay the event loop.
+snapshot to text, and adds the metrics of topics and groups, which may be ten thousand lines.  The scrape's thread
+pauses often, so that it does not delay the event loop.
 
 prometheus_client is imported inside functions, because a broker without metricsPort does not need it.
 """
@@ -43,7 +43,7 @@ class Metrics:
         self._parts.append(part)
 
     def take_snapshot(self) -> None:
-        """Takes the figures that later scrapes return.  Call it on the event loop."""
+        """Takes the figures that later scrapes return.  Must be called on the event loop."""
         self._snapshot = list(self._families())
 
     def serve(
@@ -89,7 +89,9 @@ class Metrics:
 
 
 def _accepted(listening: socket.socket, context: ssl.SSLContext, client_auth: bool) -> tuple[ssl.SSLSocket, Any]:
-    """Accepts a connection.  Its own thread does the TLS handshake, so that a slow client does not delay others."""
+    """Accepts a connection.  The connection's own thread does the TLS handshake, so that a slow client does not delay
+    the other clients.
+    """
     connection, address = socket.socket.accept(listening)
     context.verify_mode = ssl.CERT_REQUIRED if client_auth else ssl.CERT_NONE
     return context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False), address
@@ -106,7 +108,7 @@ def _family(figure: Figure) -> "Metric":
 
 
 def _long_family(figure: Figure) -> "Metric":
-    """Converts a figure that may have ten thousand samples, which are made while they are read."""
+    """Converts a figure that can have ten thousand samples, each of which is made only when it is read."""
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
     family = (CounterMetricFamily if figure.is_counter else GaugeMetricFamily)(figure.name, figure.help_text)
@@ -115,10 +117,10 @@ def _long_family(figure: Figure) -> "Metric":
 
 
 class _Samples:
-    """The samples of a figure.  The thread that reads them pauses after every `SAMPLES_A_TURN`.
+    """The samples of a figure.  The thread that reads the samples pauses after every `SAMPLES_A_TURN` of them.
 
-    Python runs one thread at a time.  If this thread did not pause, the event loop would have to wait five milliseconds
-    for its turn after each of its own pauses.
+    Python runs one thread at a time, and a thread that computes without a pause keeps the event loop waiting for five
+    milliseconds in each of its turns.
     """
 
     def __init__(self, figure: Figure) -> None:

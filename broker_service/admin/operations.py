@@ -8,4 +8,4 @@ from broker_service.admin.users import UserOperations
 
 
 class Operations(TopicOperations, GroupOperations, MessageOperations, BrokerOperations, UserOperations):
-    """Combines the operations of all subjects.  Each subject's file has its operations."""
+    """Combines the operations of all subjects, each of which has a file of its own."""

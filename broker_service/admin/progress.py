@@ -21,8 +21,9 @@ ENTRIES_A_TURN = 64  # entries of a long list after which other tasks of the eve
 class QueueProgress(NamedTuple):
     """A group's progress in one queue.
 
-    The group continues at `consumer_offset`.  `lag` counts the messages from this offset on that the group has yet to
-    settle.  Messages that a group which pops has settled already do not count.
+    The group continues at `consumer_offset`.  `lag` is the number of messages, from this offset on, that the group has
+    yet to settle (to acknowledge or to give up).  Messages that the group has popped and acknowledged already do not
+    count in `lag`.
     """
 
     place: Place
@@ -59,10 +60,11 @@ class Progress:
         return found
 
     def places(self, group: str = "", topic: str = "") -> Iterator[Place]:
-        """Yields every queue of each topic that a group has read, and of the topic's retry topics.  Without names it
-        yields those of all groups.
+        """Yields every queue of each topic that a group has read, and of the topic's retry topics.  Without a group,
+        yields the queues of all groups.
 
-        The caller may pause between two queues.  The settings of a topic are read when its queues are reached.
+        The caller may pause between two queues.  A topic's settings are read only when the caller reaches the topic's
+        queues.
         """
         read = self._broker.offsets.topics_by_group()
         for name in [group] if group else sorted(read):

@@ -11,7 +11,7 @@ class Rates:
         self._samples: deque[tuple[float, dict[str, int]]] = deque()
 
     def sample(self, now: float, counters: Mapping[str, int]) -> None:
-        """Notes the counters.  Call it about once a second."""
+        """Notes the counters.  Must be called about once a second."""
         self._samples.append((now, dict(counters)))
         while now - self._samples[0][0] > WINDOWS_S[-1] + 1:
             self._samples.popleft()

@@ -1,7 +1,7 @@
 """Answers requests of RocketMQ's tools, mqadmin and the dashboard, over the remoting protocol.
 
 Each method converts a request to a call of Operations, Progress, Status or QueueLookup, as the commands of our own
-tools do.  Then it converts the result to the form that RocketMQ's tools read.
+tools do.  The method also converts the result to the form that RocketMQ's tools read.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -32,7 +32,8 @@ from broker_service.state.transitions import Place
 T = TypeVar("T")
 
 CHANGE_WAIT_S = 3.0  # longest wait of a change for a slave; mqadmin waits 5 s for an answer
-# This broker has none of these figures.  RocketMQ's tools print no line for a broker whose answer lacks one of them.
+# Figures that this broker does not count.  If one of them is missing in a broker's answer, RocketMQ's tools print no
+# line for this broker.
 _NOTHING = {
     "msgPutTotalTodayMorning": "0",
     "msgGetTotalTodayMorning": "0",
@@ -55,9 +56,7 @@ _NOTHING = {
 
 
 class Consumers(Protocol):
-    """The consumers that are connected over the remoting protocol.  While these consumers run, they keep offsets of
-    their own.
-    """
+    """The consumers that are connected over the remoting protocol.  A running consumer keeps offsets of its own."""
 
     def notify_of_reset(self, group: str, topic: str, timestamp: int, body: bytes) -> None:
         """Tells the members of a group to continue at other offsets.  `body` has the offset of each queue."""
@@ -129,7 +128,8 @@ class AdminAnswers:
             return Answer()
         await self._operations.past_start()
         if topic not in self._broker.topics.entries and topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
-            return Answer()  # mqadmin deletes such topics with a group, because RocketMQ creates them for each group
+            # mqadmin deletes a group's retry and dead letter topics, because RocketMQ creates them for each group
+            return Answer()
         _, answer = await self._change(partial(self._operations.delete_topic, topic), past_start=False)
         return answer
 

@@ -13,7 +13,7 @@ from broker_service.admin.users import UserCommands
 class AdminServicer(
     TopicCommands, GroupCommands, BrokerCommands, MessageCommands, UserCommands, admin_pb2_grpc.AdminServicer
 ):
-    """Combines the commands of all subjects.  Each subject's file has its commands."""
+    """Combines the commands of all subjects, each of which has a file of its own."""
 
 
 ADMIN_RIGHTS = by_path({"rocketsim.Admin": declared_rights(AdminServicer)})

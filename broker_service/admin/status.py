@@ -59,7 +59,7 @@ class Status:
         self._booted_ms = broker.now_ms()
 
     def sample(self) -> None:
-        """Takes the samples for rates.  Call it about once a second."""
+        """Takes the samples for rates.  Must be called about once a second."""
         acked = {f"slave-{slave.slave_id}": slave.ack_offset or 0 for slave in self._slaves()}
         all_have = min(acked.values(), default=None)
         self._rates.sample(self._broker.clock(), {**self.counters(), **acked})

@@ -1,6 +1,7 @@
-"""Serves operators' commands for users and their policies.  Only a master changes them.
+"""Serves operators' commands for users and their policies.  Only a master changes users and policies.
 
-An answered change is on the master's disk.  The status of the answer says if a slave has the change, as for a commit.
+The answer to a change comes when the change is on the master's disk.  The answer's status says if a slave has the
+change, as for a committed offset.
 """
 
 import asyncio
@@ -109,7 +110,7 @@ class UserOperations(SubjectOperations):
         return user
 
     async def delete_user(self, username: str) -> None:
-        """Deletes the user's policies, and then the user.  A later user of that name must not get the policies."""
+        """Deletes the user's policies before the user, so that a later user of that name does not get the policies."""
         tables = await self._writable()
         self._check_not_inner(username)
         tables.users.existing(username)
@@ -139,7 +140,9 @@ class UserOperations(SubjectOperations):
     # --- policies ---------------------------------------------------------------------------------------------------
 
     async def create_acl(self, subject: str, policies: tuple[Policy, ...]) -> Acl:
-        """Adds policies.  Each replaces the policy for the same resource; the user's other policies stay."""
+        """Adds policies.  Each new policy replaces the user's policy for the same resource; the user's other policies
+        stay.
+        """
         tables = await self._writable()
         return await to_its_end(self._change(tables, subject, policies, tables.acls.creating))
 
@@ -197,9 +200,9 @@ class UserOperations(SubjectOperations):
 
 
 def _some(policies: tuple[Policy, ...]) -> tuple[Policy, ...]:
-    """Returns the policies.  Raises ValueError if none is given, or if one of them could never apply.
+    """Returns these policies.  Raises ValueError if none is given, or if one of them could never apply.
 
-    Otherwise an operator might believe that a policy denies something when it does not.
+    An operator might otherwise believe that a policy denies something when it never applies.
     """
     if not policies:
         raise ValueError("a policy must name a resource")

@@ -420,7 +420,7 @@ class BrokerConfig(SharedKeys):
     def is_private(self, path: Path) -> bool:
         """True if only the user of the process may read the file.
 
-        With access control this holds for all files in the store's directory.
+        With access control, all files in the store's directory are private.
         """
         return self.authentication_enabled and path.is_relative_to(self.store_path_root_dir)
 

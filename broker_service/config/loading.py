@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 class Restriction(NamedTuple):
     """The values that this project supports for a key of RocketMQ.
 
-    `instead` says what to do instead of another value, or why that value is not supported.
+    `instead` tells an operator what to do instead of setting another value, or why another value is not supported.
     """
 
     allowed: frozenset[str]
@@ -125,7 +125,7 @@ def _load(server: Server, other: Server, path: Path, overrides: Mapping[str, str
 def broken_restriction(setting: Setting, settings: Mapping[str, Setting]) -> str:
     """Returns what to do instead, if a key of RocketMQ has a value that is not supported; otherwise ""."""
     if setting.key == "storePathCommitLog":
-        root = settings.get("storePathRootDir")  # if storePathRootDir is missing, another error says so
+        root = settings.get("storePathRootDir")  # a missing storePathRootDir is reported by another check
         inside = root and expand_path(setting.value) == expand_path(root.value) / "commitlog"
         return "" if inside or not root else "it must be storePathRootDir/commitlog; leave it out"
     restriction = RESTRICTIONS.get(setting.key)

@@ -44,7 +44,7 @@ def key(
 
 
 def key_name(field: dataclasses.Field[Any]) -> str:
-    """Returns the name of the key of a field: `brokerId` for `broker_id`."""
+    """Returns the name of a field's key, for example `brokerId` for the field `broker_id`."""
     if field.metadata["name"]:
         return str(field.metadata["name"])
     return re.sub(r"_([a-z0-9])", lambda match: match[1].upper(), field.name)

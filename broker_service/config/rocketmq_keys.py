@@ -1,8 +1,8 @@
 """The configuration keys of RocketMQ 5.5.0, and older keys of 4.9.8, so that files that were written for it work here.
 
-Keys that are also in `broker_config.py` or `namesrv_config.py` have their effect.  The values of some other keys are
-restricted, because to ignore them would break a promise that the file asks for (`RESTRICTIONS` in `loading.py`).  All
-other keys are ignored, with one line in the log.
+A key that `broker_config.py` or `namesrv_config.py` also has works as in RocketMQ.  A few other keys may have only
+certain values (`RESTRICTIONS` in `loading.py`), because a broker that ignored them would not do what the file asks for.
+All other keys are ignored, with one line in the log.
 """
 
 BROKER_KEYS = frozenset(

@@ -67,14 +67,15 @@ class MetadataExchange:
     def accept_offsets(self, slave_id: int, metadata: metadata_pb2.Metadata) -> None:
         """Merges the offsets that a slave took while this master was away; offsets only rise.
 
-        Raises ValueError for impossible offsets.  Consumers may have read a tail of the slave's log that this log does
-        not have, because this master lost it, or a newer epoch replaced it.  Offsets in such a tail are lowered to the
-        end of the queue here, in a new generation.  Without this the slave would hand the same offsets back again once
-        the queue has grown past them, and the group would miss the messages that came in place of the tail.
+        Raises ValueError for impossible offsets.  Consumers may have read messages at the end of the slave's log that
+        this log does not have, because this master lost them, or because a newer epoch replaced them.  Offsets beyond
+        this log's end are lowered here to the end of their queue, in a new generation of the offset.  If they were not
+        lowered, the slave would hand back the same offsets once the queue has grown past them, and the group would miss
+        the new messages below these offsets.
 
-        While this master waits after an unclean stop, another slave may still bring the tail, so nothing is lowered.
-        If the tail stays lost, a new epoch begins, and the offsets are lowered then.  Offsets of an unknown topic are
-        kept, since the topic may be made again; offsets of a deleted topic are not kept.
+        While this master waits after an unclean stop, no offset is lowered, because another slave may still bring the
+        lost messages.  If these messages stay lost, a new epoch begins, and its beginning lowers the offsets.  Offsets
+        of an unknown topic are kept, since the topic may be made again; offsets of a deleted topic are not kept.
         """
         end_of, mastership = self._broker.store.queues.end, self._broker.mastership
         may_grow = mastership.standing is Standing.WAITING and mastership.begins_epoch
@@ -87,8 +88,8 @@ class MetadataExchange:
             foreign = [queue for queue, entry in queues.items() if not offsets.may_bring(entry)]
             if foreign:
                 logger.warning(
-                    "refused the offsets of group %s for queues %s of topic %s from slave %d: they were reset in a "
-                    "history that this log does not have",
+                    "refused the offsets of group %s for queues %s of topic %s from slave %d: they come from a reset "
+                    "at a point of the log that this broker's log does not have",
                     *(group, foreign, topic, slave_id),
                 )
             own = {queue: entry for queue, entry in queues.items() if queue not in foreign}
@@ -113,7 +114,7 @@ class MetadataExchange:
     def apply(self, metadata: metadata_pb2.Metadata) -> None:
         """Applies a snapshot or a change from the master.
 
-        Offsets only rise.  Topics and groups become equal to the master's.
+        Offsets only rise.  The topics and groups of this slave become equal to the master's.
         """
         broker = self._broker
         deleted: dict[str, dict[int, int]] = {name: {} for name in metadata.deleted_topics}
@@ -131,8 +132,8 @@ class MetadataExchange:
             {name: {} for name in metadata.deleted_groups},
             complete=metadata.complete,
         )
-        # Only a tombstone deletes queues.  A snapshot without the topic may come from a master that lost its file of
-        # topics.
+        # Queues are deleted only for a topic with a tombstone, which records the topic's deletion.  A snapshot that
+        # merely lacks a topic may come from a master that lost its file of topics.
         delete_queues(broker.store, deleted)
         if topics or groups:
             logger.info(
@@ -154,8 +155,8 @@ class MetadataExchange:
         """Takes over the master's users and policies; without access control the master sends none, and nothing
         changes.
 
-        Policies are written first, as in deleteUser.  A crash between the writes of the two files then leaves no policy
-        of a user that is gone.
+        Policies are written first, as in deleteUser, so that a crash between the writes of the two files leaves no
+        policy of a user that is gone.
         """
         access = self._broker.access
         if access is None or not metadata.HasField("users_version"):
@@ -181,8 +182,9 @@ class MetadataExchange:
 def delete_queues(store: MessageStore, floors: Mapping[str, Mapping[int, int]]) -> None:
     """Deletes the entries that the queues of these topics had when the topics were deleted.
 
-    `floors` are the offsets in the tombstones.  Entries from these offsets on stay, because the topic may have been
-    made again since, and the file that says so may be lost.
+    `floors` are the ends that these queues had when their topics were deleted, as the tombstones store them.  An entry
+    at or after such an end stays, because it may belong to a new topic of the same name, and the file of topics that
+    names the new topic may be lost.
     """
     if any(floors.values()) and (queues := store.forget_before(floors)):
         logger.info("deleted the entries that queues %s had before their topics were deleted", sorted(queues))

@@ -4,18 +4,18 @@ One lock covers opening, following and promotion, so a broker is never a master 
 
 An operator starts a promotion, which has these steps:
 
-1. The slave asks all known brokers of its name how far their logs go, and the name servers for a live master.  If a log
-   has more than this one, a slave does not answer, or a master is alive, the promotion is refused.
-2. Every other slave promises to follow no master of a lower epoch.  From then on a slave's log cannot grow, so the
-   comparison of the logs, which is repeated now, stays true.
+1. The slave asks all known brokers of its name how far their logs go, and the name servers for a live master.  The
+   promotion is refused if another log has more than this one, if a slave does not answer, or if a master is alive.
+2. Every other slave promises to follow no master of a lower epoch.  A slave's log cannot grow after the promise, so the
+   logs are compared again now, and the result stays true.
 3. The new epoch is written, offsets beyond the log's end are lowered, and `role.json` is written.  Each of these
    writes is on disk before the next begins.
-4. The broker takes writes, and tells the others of its epoch.  A former master that is still alive then stops
-   taking writes: it is fenced.
+4. The broker takes writes, and tells the others of its epoch.  A former master that is still alive then stops taking
+   writes, because it hears of a newer epoch (it is fenced).
 
-A forced promotion skips the promises and ignores the objections.  A failure or a crash before `role.json` is on disk
-leaves a slave, for which the new epoch does not count (`epoch_file.py`).  This slave follows its master again, and so
-do the slaves that have promised.
+A forced promotion skips the promises and ignores the objections.  If a failure or a crash comes before `role.json` is
+on disk, this broker stays a slave, and the new epoch does not count (`epoch_file.py`).  After a failed promotion, this
+slave and the slaves that have promised follow their master again.
 """
 
 import asyncio
@@ -66,8 +66,9 @@ LEAVES_ROCKETMQ = (
 class Promoted:
     """The result of a promotion.
 
-    `forfeits` are the bytes that are cut, or may be cut, at other brokers.  `role` and `flush_disk_type` say what an OK
-    means from now on.  `former_role` is the role of the former master; None if it is not known.
+    `forfeits` are the bytes that other brokers lose, or may lose, because of the promotion.  `role` and
+    `flush_disk_type` decide what this broker's OK to a producer guarantees from now on.  `former_role` is the role of
+    the former master; None if it is not known.
     """
 
     epoch: int
@@ -79,7 +80,9 @@ class Promoted:
 
     @property
     def is_weaker(self) -> bool:
-        """Returns True if an OK meant two brokers before, and means one now."""
+        """Returns True if the former master's OK meant that two brokers have the message, and this broker's OK means
+        only one.
+        """
         return self.role is BrokerRole.ASYNC_MASTER and self.former_role is BrokerRole.SYNC_MASTER
 
     def __str__(self) -> str:
@@ -128,7 +131,8 @@ class Leadership:
         logged = ""
         try:
             while True:
-                # asked before the lock is taken, so that a promotion does not wait for the answer
+                # the candidate is asked before the lock is taken, so that a promotion does not wait for the candidate's
+                # answer
                 over = await self._promise_that_is_over()
                 async with self._lock:
                     if self._broker.mastership.standing is Standing.SLAVE:
@@ -142,8 +146,8 @@ class Leadership:
                         if waits_for is not None and waits_for != logged:
                             logged = waits_for
                             logger.info("no writes yet: %s", waits_for)
-                    # Once this call has returned None, it always does, because a slave that is set up later has no
-                    # older offsets.
+                    # Once `offsets_wait_for` has returned None, it always returns None, because a slave that is set up
+                    # later has no older offsets.
                     self._broker.offsets_wait_for()
                     if self._broker.mastership.standing is not Standing.WAITING:
                         self._settled.set()
@@ -165,7 +169,8 @@ class Leadership:
             )
             for task in following:
                 if task.done() and task is self._following.task:
-                    task.result()  # raises, because only a bug ends a follower
+                    # raises the task's exception, because the task of a follower ends by itself only after a bug
+                    task.result()
         finally:
             for task in watched:
                 task.cancel()
@@ -184,7 +189,8 @@ class Leadership:
         broker = self._broker
         misses = broker.mastership.misses(broker.peers.slaves())
         if broker.mastership.begins_epoch:
-            # If another broker began the last epoch, this one was a slave, and its new configuration promotes it now.
+            # If another broker began the last epoch, this broker was a slave until now, and its new configuration
+            # promotes it.
             epoch = await self._master.begin_epoch(
                 promotion=not self._master.epochs.begun_here, above=self.promises.epoch
             )
@@ -217,9 +223,10 @@ class Leadership:
     def update_config(self, values: Mapping[str, str]) -> None:
         """Sets keys that may change at run time: all of them or, after an error, none.
 
-        `brokerRole` and `flushDiskType` say what an OK of a master means.  When one of these two keys changes, the
-        slaves must connect again to learn it, and what they acknowledge before does not count.  A restart reads both
-        keys from the configuration file, or on a master that was promoted from `role.json`, which is written here.
+        `brokerRole` and `flushDiskType` decide what a master's OK to a producer guarantees.  When one of these two keys
+        changes, the slaves must connect again to learn the new value, and acknowledgements from before do not count.  A
+        restart reads both keys from the configuration file.  A master that was promoted reads them from `role.json`,
+        which this method writes.
         """
         broker, before = self._broker, self._broker.config
         if (role_name := values.get("brokerRole", before.broker_role.name)) != before.broker_role.name:
@@ -258,16 +265,16 @@ class Leadership:
     ) -> Promoted:
         """Makes this slave the master of its name, in the steps that the top of this module describes.
 
-        Without `asked_role` the broker gets the role of the former master, so that an OK keeps its meaning.  The broker
-        flushes before an OK if the former master did so, or if its own configuration says so.  Raises InvalidParameter
-        with the objections, and StaleEpoch if the newest known epoch is not `expected_epoch` (0: any).
+        Without `asked_role` the broker gets the role of the former master, so that an OK to a producer guarantees the
+        same.  The broker flushes before an OK if the former master did so, or if its own configuration says so.  Raises
+        InvalidParameter with the objections, and StaleEpoch if the newest known epoch is not `expected_epoch` (0: any).
         """
         broker = self._broker
         if broker_name != broker.config.broker_name:
             raise InvalidParameter(f"this is broker {broker.config.broker_name}, not {broker_name!r}")
         if asked_role is BrokerRole.SLAVE:
             raise InvalidParameter("a slave can be promoted only to ASYNC_MASTER or SYNC_MASTER")
-        # A RocketMQ master is not asked, because it does not speak this protocol.
+        # RocketMQ masters do not speak this protocol, so a RocketMQ master is not asked.
         following = self._following
         masters = () if broker.config.follows_rocketmq else (following.master_address, following.last_followed)
         others = await self._inquiry.others(*masters)
@@ -275,7 +282,7 @@ class Leadership:
             self._check_promotion(expected_epoch)
             role, flush = self._role_and_flush(asked_role)
             self._check_objections(self._objections(others), force=force)
-            await self._following.stop()  # this also wakes `run`, which follows again if the promotion fails
+            await self._following.stop()  # also wakes `run`, which follows the master again if the promotion fails
             above = self._newest_epoch(others)
             broker.mastership.candidate_epoch = self._master.epochs.epochs.next(promotion=True, above=above)
             try:
@@ -301,7 +308,9 @@ class Leadership:
         return promoted
 
     def _role_and_flush(self, asked_role: BrokerRole | None) -> tuple[BrokerRole, FlushDiskType]:
-        """Returns what an OK of this broker will mean: the role that was asked for, or else that of its last master."""
+        """Returns the role and the flush type that a promotion would give this broker.  The role is the one that was
+        asked for, or else the role of its last master.
+        """
         role = asked_role or self._master_file.role
         if role is None:
             raise InvalidParameter(
@@ -320,14 +329,14 @@ class Leadership:
     async def _take_over(self, role: BrokerRole, flush: FlushDiskType, above: int) -> int:
         """Writes the new epoch, the lowered offsets and the role, in this order; returns the epoch.
 
-        Only the role makes the epoch valid, so a failure or a crash before it undoes the epoch.
+        The new epoch counts only once the role is written, so that a failure or a crash before undoes the epoch.
         """
         epoch = await self._master.begin_epoch(promotion=True, above=above)
         try:
             self._clamp_offsets()
             self._role_file.save(role, flush, epoch)
         except (OSError, RocketSimError):
-            # otherwise the new epoch would fence the master that this slave follows again
+            # or else the new epoch would stop the writes of the master that this slave follows again
             self._master.take_back_epoch()
             raise
         return epoch
@@ -365,5 +374,5 @@ class Leadership:
         if not against:
             return
         if not force:
-            raise InvalidParameter(f"{'; '.join(against)}. Or force the promotion (--force)")
+            raise InvalidParameter(f"{'; '.join(against)}. To promote this slave anyway, force the promotion (--force)")
         logger.warning("promoted by force, although %s", "; ".join(against))

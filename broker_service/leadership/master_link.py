@@ -1,6 +1,6 @@
 """MasterLink is the `MasterBroker` of `replication/protocols.py`, through which `ReplicationMaster` uses the broker.
 
-A slave has one, too, because it answers candidates for promotion.
+A slave also has a MasterLink, because it answers candidates for promotion.
 """
 
 from rocketsim_proto.metadata_pb2 import Metadata

@@ -90,8 +90,8 @@ class Membership:
         if self._broker.mastership.newer_epoch(epoch, by):
             logger.error(
                 "FENCED by %s: this broker takes no more writes. To have it follow the new master, stop it, %sstart it "
-                "with brokerRole=SLAVE and a brokerId that no other broker of its name has. Bytes that only this log "
-                "has will be kept aside",
+                "with brokerRole=SLAVE and a brokerId that no other broker of its name has. The bytes that only "
+                "its log has will then be moved to separate files",
                 self._broker.mastership.fenced_by,
                 self._role_file.to_be_removed_first(),
             )
@@ -136,7 +136,9 @@ class Membership:
         self._broker.peers.forget(address)
 
     def pause_s(self) -> float:
-        """Returns how long to wait before slaves are asked again: shortly at a start, later a registration period."""
+        """Returns how long to wait before slaves are asked again: a short time during a start, and later a registration
+        period.
+        """
         waiting = self._broker.mastership.standing is Standing.WAITING
         return ASK_AGAIN_S if waiting else self._broker.config.register_name_server_period / 1000
 
@@ -150,7 +152,8 @@ class Membership:
         member = Member(reply.broker_id, address, reply.epoch, reply.end_offset)
         broker.peers.answered(address, [member], reply.epoch, self._address)
         self.fence(reply.epoch, f"broker {reply.broker_id} at {address}")
-        # While a promotion with a higher epoch is under way, the answer does not rule out that a newer master begins.
+        # While the broker that answers takes part in a promotion with a higher epoch, its answer does not rule out that
+        # a newer master begins.
         if max(reply.promised_epoch, reply.candidate_epoch) <= broker.epoch:
             broker.mastership.address_answered(address)
         broker.mastership.answered(broker.clock())
@@ -160,10 +163,11 @@ class Membership:
 def with_promise(
     other: OtherMember, epoch: int, reply: replication_pb2.PromiseEpochResponse | PeerLost | None
 ) -> OtherMember:
-    """Returns `other` with its answer to the request to promise `epoch`.  A reply of None means that it was not asked.
+    """Returns `other` with its answer to the request to promise `epoch`.  A reply of None means that the broker was not
+    asked.
 
-    Only an answer that names the epoch is a promise.  A missing refusal is not enough, since an empty message has no
-    refusal either.
+    Only an answer that names the epoch is a promise.  The mere absence of a refusal is not a promise, because an empty
+    message has no refusal either.
     """
     if reply is None:
         return other

@@ -67,11 +67,11 @@ class Promises:
         return True
 
     def end(self, promise: Promise, why: str) -> None:
-        logger.warning("the promise of %s is over: %s", promise, why)
+        logger.warning("this slave is no longer bound by its promise of %s: %s", promise, why)
         try:
             self._epochs.end_promise()
         except OSError as error:
-            logger.warning("the end of the promise is not on disk, a restart has to end it again: %s", error)
+            logger.warning("the end of the promise cannot be written, so it must end again after a restart: %s", error)
         self._following.try_now()
 
     def _note(self, promise: Promise) -> str:

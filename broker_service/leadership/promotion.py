@@ -32,7 +32,8 @@ class MemberReport:
 class OtherMember:
     """Another broker of the name.
 
-    `answer` is None if it does not answer now.  `refusal` says why it refuses the promise that it was asked for.
+    `answer` is None if the broker does not answer now.  `refusal` is the reason of a broker that has refused to give
+    the promise.
     """
 
     broker_id: int
@@ -80,7 +81,7 @@ def _objection(ours: LogState, other: OtherMember) -> str | None:
     answer = other.answer
     if answer is None:
         if other.broker_id == MASTER_ID:
-            return None  # a slave is promoted because the master is gone
+            return None  # a slave is usually promoted because the master is gone, so a silent master is no objection
         return (
             f"{other}, which is known, does not answer and may have more: start it, or forget it with `rocketsim admin "
             f"removeSlave -i {other.broker_id}` if it is gone for good"
@@ -109,7 +110,7 @@ def _forfeited(ours: LogState, other: OtherMember) -> int | None:
     if answer is None:
         return None
     if not _has_more(ours, answer) and not _is_fork(ours, answer):
-        return 0  # bytes that only the other log has were given up when a newer epoch of this log began
+        return 0  # a newer epoch of this log has given up the bytes that only the other log has
     if answer.epochs is None:
         return answer.end_offset - ours.end_offset if answer.epoch == _epoch_here(ours).epoch else None
     joint = common_prefix(ours.epochs, ours.end_offset, answer.epochs, answer.end_offset)
@@ -119,8 +120,8 @@ def _forfeited(ours: LogState, other: OtherMember) -> int | None:
 def _has_more(ours: LogState, answer: MemberReport) -> bool:
     """Returns True if the other log has more than this one, by the rule at the top of this module.
 
-    The epochs of the logs' last bytes are compared first.  The newest known epoch would not do, because a slave knows
-    its master's epochs before it has their bytes.
+    The epochs of the logs' last bytes are compared first.  The newest epoch that a broker knows cannot be compared
+    instead, because a slave knows its master's epochs before it has their bytes.
     """
     return (_written_in(answer).epoch, answer.end_offset) > (_epoch_here(ours).epoch, ours.end_offset)
 

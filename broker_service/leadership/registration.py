@@ -31,8 +31,8 @@ class Registration:
     """Registers every `period_s`, and at once when `broker.description_changed` says so.
 
     `membership` says what is registered and gets the replies.  When a connection has ended, or an answer has not come
-    in time, `membership` discards what that name server said last.  An answer that counts is therefore never older
-    than `period_s` and ANSWER_WITHIN_S together.
+    in time, `membership` discards what that name server said last.  An answer is therefore used for no longer than
+    `period_s` and ANSWER_WITHIN_S together.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Registration:
     async def refresh(self, within_s: float) -> None:
         """Registers with all name servers now, and waits up to `within_s` for each to answer or fail.
 
-        A name server that has not answered by then counts as lost.
+        A name server that has not answered within this time counts as lost.
         """
         for address in await self._ask(self.links, within_s):
             logger.warning("name server %s does not answer now: its earlier answers do not count", address)
@@ -144,7 +144,7 @@ class _Link:
             pass
 
     async def answered_since(self, answers: int, failures: int) -> None:
-        """Waits for an answer or a failed attempt that is not in these counts."""
+        """Waits until there are more answers, or more failed attempts, than these counts say."""
         async with self._news:
             await self._news.wait_for(lambda: self.answers > answers or self.failures > failures)
 
@@ -155,7 +155,9 @@ class _Link:
             await self._news.wait_for(lambda: self.answers > answers)
 
     async def _talk(self) -> None:
-        """Uses one connection until it breaks.  A task reads all the time, so that a break is noticed at once."""
+        """Uses one connection until it breaks.  One task only reads the stream, so that a broken connection is noticed
+        at once.
+        """
         options = [*TRIED_AGAIN, ("grpc.keepalive_time_ms", 10_000), ("grpc.keepalive_timeout_ms", 5_000)]
         async with self._open_channel(self.address, options) as channel:
             stream = namesrv_pb2_grpc.NameServerStub(channel).RegisterBroker()
@@ -192,7 +194,7 @@ class _Link:
                 self._news.notify_all()
 
     async def _wait(self, reading: "asyncio.Task[None]", event: Coroutine[Any, Any, object], timeout_s: float) -> None:
-        """Waits until the event, the end of the stream or the timeout comes.  Raises what the event raises."""
+        """Waits until the event, the end of the stream or the timeout comes.  Raises an exception of `event`."""
         waiting = asyncio.create_task(event)
         try:
             await asyncio.wait((reading, waiting), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)

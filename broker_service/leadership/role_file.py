@@ -1,4 +1,5 @@
-"""RoleFile is `rocketsim/role.json`, which says that this broker was promoted, and what its OK means.
+"""RoleFile is `rocketsim/role.json`, which says that this broker was promoted, and what its OK to a producer
+guarantees.
 
 The file overrides the configuration file, which still has the role from before the promotion.
 """
@@ -66,7 +67,7 @@ class RoleFile:
         self._is_there, self._epoch = True, epoch
 
     def change(self, role: BrokerRole, flush: FlushDiskType) -> bool:
-        """Changes what an OK of a promoted master means from the next start on.
+        """Changes what a promoted master's OK to a producer guarantees from the next start on.
 
         Returns False if there is no file, because the configuration decides then.  Raises DiskFull or
         ServiceNotAvailable.
@@ -85,7 +86,7 @@ class RoleFile:
     def _take_back(self) -> None:
         """Removes the file, which may exist although `save` has failed: only the sync of its directory may have failed.
 
-        If the file cannot be removed, the disk is stopped.
+        If the file cannot be removed, the broker stops all writes to its disk.
         """
         if not self._disk.exists(self._file.path):
             return

@@ -1,8 +1,8 @@
 """RollCall asks the other brokers of this broker's name who they are and how far their logs go.
 
-A master asks the configured slaves and those that have followed it.  The master thus hears, even without a name server,
-if a slave was promoted meanwhile, or has a tail of the log that was lost here.  A slave asks all known brokers before
-it is promoted.
+A master asks the configured slaves and those that have followed it.  The answers tell the master, even without a name
+server, if a slave was promoted meanwhile, or if a slave has a part of the log that this broker lost.  A slave asks all
+known brokers before it is promoted.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ class RollCall:
         self._under_way: set[str] = set()
 
     async def run(self) -> None:
-        """Asks the slaves in rounds, until it is cancelled.  A round does not wait for the answers of the last one."""
+        """Asks the slaves in rounds, until it is cancelled.  No round waits for the answers of the round before."""
         async with asyncio.TaskGroup() as tasks:
             while True:
                 before, self._asked = self._asked, set(self._membership.slaves())
@@ -49,7 +49,7 @@ class RollCall:
                 await asyncio.sleep(self._membership.pause_s())
 
     async def ask_each(self, addresses: Iterable[str]) -> dict[str, GetMemberResponse | None]:
-        """Asks each broker once; None stands for one that does not answer."""
+        """Asks each broker once; the value of a broker that does not answer is None."""
         asked = sorted(set(addresses))
         replies = await asyncio.gather(*(self._ask_once(address) for address in asked))
         return {

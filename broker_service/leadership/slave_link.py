@@ -54,7 +54,7 @@ class SlaveLink:
         return self._metadata.offsets_to_hand_back()
 
     def replicated(self, visible_offset: int) -> None:
-        """Lets consumers see records up to `visible_offset`, which are as safe as the master requires."""
+        """Lets consumers see the records up to `visible_offset`, which the master counts as safe."""
         try:
             self._state.catch_up()
         except (RocketSimError, OSError) as error:  # replication continues, and pops raise this error again
@@ -74,11 +74,12 @@ class SlaveLink:
         self._broker.visibility.changed(cut.end_offset)
         self._schedule.log_cut(cut.end_offset)
         try:
-            # this comes before the offsets, since it needs no disk space and no later call repeats it
+            # the state is reloaded before the offsets are lowered, because reloading needs no disk space, and no later
+            # call repeats it
             self._state.reload()
         finally:
-            # If no cut bytes were kept, the master has all records of this log, so its offsets are handed back and not
-            # lowered.
+            # If no cut bytes were kept, the master has all records of this log, so this slave's offsets are handed back
+            # to the master and not lowered.
             if cut.kept_in is not None:
                 self._clamp_offsets(self._broker.store.queues.end)
 

@@ -21,8 +21,8 @@ class NamesrvAnswers:
     """Answers requests from the table of routes.
 
     In RocketMQ each group has a retry topic, and its tools find the groups by these topics.  Our groups have a retry
-    topic only if a RocketMQ 4 client needs it.  So the answers list a retry topic for each group, and have a route for
-    it.
+    topic only if a RocketMQ 4 client needs it.  The answers therefore list a retry topic for each group, and have a
+    route for each of these retry topics.
     """
 
     def __init__(self, table: RouteTable) -> None:

@@ -1,6 +1,6 @@
 """RouteTable has the live brokers and their topics, from which it makes routes.
 
-Pure: `now_ms` is an argument; no gRPC, no event loop, no generated code.
+This module is pure: `now_ms` is an argument, and nothing here uses gRPC, an event loop or generated code.
 
     broker name ─┬─ newest epoch seen        (kept without any live broker, to refuse a master that was replaced)
                  ├─ topics                   (of the last master; kept while a slave can serve them)
@@ -66,7 +66,7 @@ class BrokerSet:
     cluster_name: str = ""
     newest_epoch: int = 0
     topics: Mapping[str, TopicQueues] = field(default_factory=dict)
-    groups: frozenset[str] = frozenset()  # of the last master, like `topics`
+    groups: frozenset[str] = frozenset()  # the groups of the last master
     permission: int = PERM_READ | PERM_WRITE
     write_wiped: bool = False
     members: dict[int, Member] = field(default_factory=dict)
@@ -81,7 +81,7 @@ class BrokerSet:
         queues = self.topics.get(topic)
         if queues is None or not self.members:
             return None
-        perm = queues.perm & (self.permission | 1)  # bit 0 is TBW102's "may be inherited"
+        perm = queues.perm & (self.permission | 1)  # bit 0 ("may be inherited") stays, because TBW102 needs it
         return replace(queues, perm=perm if self.is_writable else perm & ~PERM_WRITE)
 
     @property
@@ -99,8 +99,9 @@ class RouteTable:
     def register(self, new: Registration, connection: object, now_ms: int) -> str:
         """Records a registration; returns the reason if it is refused, else "".
 
-        If several masters have the same name, the one with the higher epoch wins.  Two masters with the same epoch, or
-        two slaves with the same id, are two processes with the same configuration; the first one stays while it lives.
+        If several masters have the same name, the one with the higher epoch wins.  If two masters have the same epoch,
+        or two slaves have the same id, two processes run with the same configuration, and the first one stays while it
+        lives.
         """
         brokers = self._brokers.setdefault(new.broker_name, BrokerSet())
         if new.broker_id == MASTER_ID and new.epoch < brokers.newest_epoch:
@@ -170,8 +171,8 @@ class RouteTable:
     def wipe_write_perm(self, broker_name: str) -> int:
         """Takes the write permission from a broker name; returns how many topics it has.
 
-        Producers avoid the name once they query the route again.  The effect lasts until `add_write_perm`, whatever the
-        broker registers, or until no broker of the name is left.
+        Producers stop sending to brokers of this name once they query the route again.  The effect lasts until
+        `add_write_perm`, whatever the broker registers, or until no broker of the name is left.
         """
         return self._set_write_wiped(broker_name, True)
 

@@ -56,7 +56,9 @@ class NamesrvServicer(namesrv_pb2_grpc.NameServerServicer):
                 logger.info("%s is gone: its connection from %s ended", member, stream.peer)
 
     async def _send_news(self, stream: "RegistrationStream", context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        """Sends the list when a newer epoch is registered, so that a replaced master stops taking writes at once."""
+        """Sends the list of brokers when a newer epoch is registered, so that a replaced master stops taking writes at
+        once.
+        """
         while True:
             await stream.news.wait()
             stream.news.clear()

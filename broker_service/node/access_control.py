@@ -90,7 +90,9 @@ class LostRights:
             broker.access.acls.changed.append(lambda subject: self._rights_changed(subject.removeprefix("User:")))
 
     def _rights_changed(self, username: str) -> None:
-        """Schedules the check, which must come after the guards of open calls have taken in the change."""
+        """Plans the check of the user's open deliveries, which must come after the guards of open calls have learned
+        the change.
+        """
         if not self._broker.is_slave:
             asyncio.get_running_loop().call_soon(self._end_consumption_of, username)
 

@@ -24,8 +24,8 @@ logger = logging.getLogger(__name__)
 async def run_broker(config: BrokerConfig, shutdown: asyncio.Event) -> None:
     """Runs a broker until `shutdown` is set."""
     async with broker(config) as node:
-        # Importing `pyarrow.compute` takes 60 ms of CPU.  On a thread, neither the start nor the first batch waits for
-        # it.
+        # Importing `pyarrow.compute` takes 60 ms of CPU.  A thread does the import, so that neither the start nor the
+        # first batch waits for it.
         node.tasks.own("arrow", asyncio.to_thread(import_module, "pyarrow.compute"))
         await node.tasks.run_until(shutdown)
 
@@ -40,7 +40,8 @@ async def broker(config: BrokerConfig, machine: Machine | None = None) -> AsyncI
     node = BrokerNode.open(config, machine)
     remoting: socket.socket | None = None
     try:
-        # This limit is not `maxMessageSize`, which may be changed at run time and is checked for each frame.
+        # The limit here is MAX_RPC_BYTES and not `maxMessageSize`, which may be changed at run time and is checked for
+        # each frame.
         server, port = machine.network.listen(
             config.bind_address, config.listen_port, MAX_RPC_BYTES, interceptors=node.access_control.guards()
         )

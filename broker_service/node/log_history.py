@@ -6,7 +6,9 @@ from broker_service.store.offset_journal import LogPoint
 
 
 class LogHistory:
-    """The table stores, with each generation of an offset, the point of the log at which the generation was raised."""
+    """With each generation of an offset, the table of consumer offsets stores the point of the log at which this
+    generation began.
+    """
 
     def __init__(self, epochs: EpochFile, store: MessageStore) -> None:
         self._epochs = epochs

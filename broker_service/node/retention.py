@@ -1,4 +1,4 @@
-"""Retention deletes expired log files, after the messages that wait in them were appended again."""
+"""Retention deletes expired log files, after appending the timers and half messages in them to the log again."""
 
 import asyncio
 import logging
@@ -33,8 +33,8 @@ class Retention:
     async def delete_expired(self) -> None:
         """Deletes expired log files.
 
-        A master first appends the timers and half messages in these files again.  No broker deletes a file that has a
-        message under way, and no slave deletes a file that its master has.
+        A master first appends the timers and half messages of the expired files again.  A broker keeps a file with a
+        message that is still being delivered, and a slave keeps a file that its master has.
         """
         waiting: list[TimerDelivery | Transactions] = [self._consumption.timer_delivery, self._consumption.transactions]
         broker, store, needed_from = self._broker, self._broker.store, None

@@ -44,7 +44,8 @@ class Storage:
             self._note_unclean_stop()
         topics = TopicTable(self._json_file("config/topics.json"), self._json_file("rocketsim/deleted_topics.json"))
         # After a crash between a topic's tombstone and the deletion of its queues, the queues still exist, or recovery
-        # has made them again from the log.  The topic may exist again, too: a slave may have got both changes at once.
+        # has made them again from the log.  The topic may also exist again, because a slave can get a deletion and a
+        # creation of the topic at once.
         delete_queues(store, {name: one.queue_offsets for name, one in topics.tombstones.items()})
         topics.add_system_topics(config.default_topic_queue_nums, len(config.delay_levels_ms))
         self.tables = Tables(
@@ -73,12 +74,13 @@ class Storage:
             if store.recovery.clean:
                 store.close()
             else:
-                # if this counted as a clean stop, the next start would continue the epoch that lost bytes
+                # this stop must not count as a clean one, because the next start would then continue the epoch that
+                # lost bytes
                 store.abandon()
             raise
 
     def close(self) -> None:
-        """Closes the store.  If not everything could be written, the next start recovers it."""
+        """Closes the store.  If something could not be written, the next start recovers it from the log."""
         if not self.epochs.is_noted and not self._note_unclean_stop():
             self.store.disk.stop("the last unclean stop is not in epochs.json, so this stop counts as unclean, too")
         self.store.close()
@@ -98,7 +100,7 @@ class Storage:
     def _note_unclean_stop(self) -> bool:
         """Notes the unclean stop in `epochs.json`; returns False if the disk is full.
 
-        `close` then tries again, and the store does not count as closed cleanly before that.
+        If the disk is full, `close` tries again, and the store counts as closed cleanly only after that has succeeded.
         """
         with Attempt() as noting:
             self.epochs.note_unclean_stop()

@@ -1,4 +1,6 @@
-"""Tick does a broker's work of every tenth of a second: for its store, and to send changes of its metadata."""
+"""Tick does the work that a broker repeats ten times a second, such as the store's own tick and sending changes of
+metadata.
+"""
 
 import asyncio
 

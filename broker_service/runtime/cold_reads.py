@@ -1,7 +1,8 @@
 """Reads the store without blocking the event loop while the disk works.
 
-A function that reads the store is called on the event loop.  Where it needs a part of a file that is not in memory, the
-store raises `Cold`.  A thread then reads that part into memory, and the function is called again from its beginning.
+The function that reads the store is called on the event loop.  If this function needs a part of a file that is not in
+memory, the store raises `Cold`.  A thread then reads that part into memory, and the function is called again from its
+beginning.
 """
 
 import asyncio
@@ -28,15 +29,15 @@ class Store(Protocol):
 
 
 async def read(store: Store, read_store: Callable[[], T]) -> T:
-    """Returns the result of `read_store`, which is called again after each read of a thread.
+    """Returns the result of `read_store`, which is called again each time a thread has read missing parts into memory.
 
     No other code runs on the event loop between the last call of `read_store` and the return.
 
-    Every round must read something new.  If all cold places were read in an earlier round, the memory is short, and the
-    last call waits for the disk.
+    Every round must read a place that no earlier round has read.  If all missing places were read in an earlier round,
+    memory is short, and the last call of `read_store` waits for the disk.
 
-    A place that the thread cannot read raises ReadFailed in the next call.  `read_store` may catch it and leave out
-    that place.
+    A place that the thread cannot read raises ReadFailed in the next call.  `read_store` may catch ReadFailed and leave
+    out that place.
     """
     read_already: set[tuple[Path, int]] = set()
     failed: dict[tuple[Path, int], ReadFailed] = {}

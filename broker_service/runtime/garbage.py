@@ -1,7 +1,7 @@
 """Decides when Python's garbage collector searches for reference cycles.
 
 The collector searches all objects again and again while a program makes many of them.  A start makes many objects that
-are never garbage, so these searches only cost time.
+are never garbage, so that searches during a start only cost time.
 """
 
 import gc

@@ -9,9 +9,9 @@ QUIET_TURNS = 8  # turns of the event loop; gRPC delivers calls that arrived tog
 class GroupCommit:
     """Groups calls by quiet periods.  A period is quiet if no call has come for QUIET_TURNS turns of the event loop.
 
-    The caller stores a call that comes in a quiet period at once.  The caller keeps later calls until the next quiet
-    period begins; then `commit` is called, which stores them together.  So a client that makes one call at a time never
-    waits, and the calls of clients that make many at a time are stored together.
+    The caller stores a call at once if the call comes in a quiet period.  Later calls wait until the next quiet period
+    begins; `commit` then stores them together.  A client that makes one call at a
+    time therefore never waits, and many calls at a time are stored together.
     """
 
     def __init__(self, commit: Callable[[], None]) -> None:
@@ -20,7 +20,7 @@ class GroupCommit:
         self._is_quiet = True
 
     def call_came(self) -> bool:
-        """Records a call.  Returns True if the period before it was quiet, so that the call is stored at once."""
+        """Records a call.  Returns True if the period before the call was quiet, so that the call is stored at once."""
         was_quiet, self._is_quiet = self._is_quiet, False
         self._turns = 0
         if was_quiet:

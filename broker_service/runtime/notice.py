@@ -12,7 +12,7 @@ class Notice:
     def waiter(self) -> asyncio.Event:
         """Returns an event that every later `notify` sets.
 
-        The owner of the event clears it before looking for changes.
+        The owner of the event must clear it before looking for changes.
         """
         waiter = asyncio.Event()
         self._waiting.append(waiter)

@@ -51,8 +51,8 @@ async def write_first(context: grpc.aio.ServicerContext[Any, Any], message: Any)
     """Writes the first message of a stream that this process may cancel.
 
     A cancellation takes effect only after the write has ended, or after FIRST_WRITE_S.  gRPC sends the metadata of a
-    call with its first message.  If that write is cancelled, gRPC tries to send the metadata again with the status.
-    This second attempt fails, and the client would wait for ever.
+    call with its first message.  If the first write is cancelled, gRPC tries to send the metadata again with the
+    status.  The second attempt to send the metadata fails, and the client would wait for ever.
     """
     write = asyncio.ensure_future(context.write(message))
     try:

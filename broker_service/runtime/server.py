@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 _BACKLOG = 128
 HANDSHAKE_TIMEOUT_MS = 30_000  # the time limit for TLS and the first frames of HTTP/2
 # Calls with gRPC's compression are answered with UNIMPLEMENTED, because 100 KiB may unpack to 100 MiB.  No known client
-# makes such calls.
+# compresses its calls in this way.
 UNCOMPRESSED = ("grpc.compression_enabled_algorithms_bitset", 1)
 MAX_CONNECTIONS = 20_000  # the limit for one port, if the process may have enough open files
 HANDLES_SHARE = 3 / 8  # the part of the process's file handles for one port; a broker has two ports and its store
@@ -165,7 +165,7 @@ def _bound(family: socket.AddressFamily, address: Any) -> socket.socket:
 class Service(NamedTuple):
     """A servicer, and the generated function that adds it to a server.  `MethodTable` explains `frequent`."""
 
-    name: str  # with its package, as reflection and health use it: `rocketsim.NameServer`
+    name: str  # the full name with the package, as in `rocketsim.NameServer`
     add_to_server: Callable[[Any, Any], Any]
     servicer: Any
     frequent: Collection[str] = ()
@@ -252,7 +252,8 @@ def build_server(
             # The server notices within half a minute that a client, or the client's machine, has died.
             ("grpc.keepalive_time_ms", 20_000),
             ("grpc.keepalive_timeout_ms", 10_000),
-            ("grpc.http2.ping_timeout_ms", 10_000),  # the default of one minute would override the line above
+            # gRPC's default of one minute would override `grpc.keepalive_timeout_ms`
+            ("grpc.http2.ping_timeout_ms", 10_000),
             ("grpc.keepalive_permit_without_calls", 1),
             # Clients send pings, too; the server must not end their connections because of that.
             ("grpc.http2.min_ping_interval_without_data_ms", 5_000),

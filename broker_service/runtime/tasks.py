@@ -24,7 +24,7 @@ class OwnedTasks:
             self._failed.set_exception(error)
 
     async def run_until(self, shutdown: asyncio.Event) -> None:
-        """Returns when `shutdown` is set.  If a task fails before, it raises the task's exception."""
+        """Returns when `shutdown` is set.  If a task fails before `shutdown` is set, raises the task's exception."""
         waiting = asyncio.ensure_future(shutdown.wait())
         try:
             await asyncio.wait((waiting, self._failed), return_when=asyncio.FIRST_COMPLETED)

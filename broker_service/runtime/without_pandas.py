@@ -1,7 +1,8 @@
 """Keeps pandas out of a server process.
 
-Arrow imports pandas with its first array if pandas is installed, as it is beside Spark.  That import would take 0.4 s
-of a broker's start or of its first message, and 40 MB, and no server process uses pandas.
+Arrow imports pandas when it makes its first array, if pandas is installed, as it usually is together with Spark.  The
+import of pandas would add 0.4 s to a broker's start or first message, and 40 MB of memory, although no server process
+uses pandas.
 """
 
 import sys

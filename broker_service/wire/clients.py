@@ -1,7 +1,8 @@
 """Clients: keeps the connected clients of all gRPC protocols, and the streams on which the broker sends them commands.
 
-A client counts as connected while it has a stream.  Without a stream it stays connected for a few seconds after its
-last stream (STREAM_GONE_S) or call (SILENT_S).  A client that sends NotifyClientTermination is removed at once.
+A client counts as connected while it has a stream.  A client without a stream counts as connected for a few seconds
+after its last stream (STREAM_GONE_S) or call (SILENT_S).  A client that sends NotifyClientTermination is removed at
+once.
 """
 
 import asyncio
@@ -29,7 +30,8 @@ STREAM_GONE_S = 5.0  # a client counts as gone this long after its last stream; 
 SILENT_S = 25.0  # a client without a stream counts as gone this long after a call; heartbeats come every 10 s
 MAX_COMMANDS = 64  # most unread commands to one client
 MAX_COMMAND_BYTES = 1 << 20  # most bytes of unread commands to one client; a single command may be larger
-READS_WITHIN_S = 1.0  # a client that reads no question within this time gets no other before it has read one
+# how long a client may take to read a question; a slower client gets no further question before it has read one
+READS_WITHIN_S = 1.0
 MAX_TOPICS = 100  # most topics that are remembered for one producer
 MAX_STREAMS = 20_000  # most streams of all clients together; each takes 40 KiB
 MAX_STREAMS_OF_CLIENT = 16  # a client needs one; broken ones may remain for a moment
@@ -40,9 +42,7 @@ _NONE: Mapping[asyncio.Task[None], int] = {}  # the empty mapping that all strea
 
 def client_of(context: Context, client_id: str) -> str:
     """Returns the id under which the broker keeps a client: the client's own id, prefixed with the user if the call is
-    signed.
-
-    So clients of different users never share an id.
+    signed, so that clients of different users never share an id.
     """
     return client_of_user(context.invocation_metadata() or (), client_id)
 
@@ -65,7 +65,8 @@ class ClientStream:
         self._context = context
         self._has_begun = False  # True once a message was written
         if (task := asyncio.current_task()) is not None:
-            task.set_name("client stream")  # all share this text; asyncio's numbered names would take memory each
+            # all streams share this task name, because asyncio's numbered names would take memory for each task
+            task.set_name("client stream")
         self._task = task
         self._writing: asyncio.Lock | None = None  # None while nobody writes
         self._writers = 0
@@ -111,8 +112,8 @@ class ClientStream:
     async def send_in_turn(self, command: Message, wait_s: float) -> bool:
         """Sends a command.  If the client has too many unread commands, it first waits until the client has read one.
 
-        Returns False if the client reads no command within `wait_s`.  After that it returns False without waiting,
-        until the client has read a command.
+        Returns False if the client reads no command within `wait_s`.  After this wait has failed once, the method
+        returns False without waiting until the client has read a command.
         """
         while not self.send(command):
             if self.is_closing or self._is_stuck:
@@ -135,7 +136,7 @@ class ClientStream:
     def may_publish(self, topic: str) -> bool:
         """Returns True if the client's user may publish to the topic now.
 
-        Without this right the client gets no message of the topic, not even inside a question about a transaction.
+        A client without this right gets no message of the topic, not even in the question how a transaction ends.
         """
         return may(self._context, of_topic(topic, *PUB))
 
@@ -144,7 +145,7 @@ class ClientStream:
         return may(self._context, of_group(group, *SUB)) and may(self._context, of_topic(topic, *SUB))
 
     def close(self) -> None:
-        """Ends the stream.  The client then connects again."""
+        """Ends the stream.  A client that loses its stream connects again."""
         self.is_closing = True
         self.drop_commands()
         if self._task is not None:
@@ -159,8 +160,8 @@ class ClientStream:
 class _Client:
     """A connected client.
 
-    A client without a stream is gone at `until` (monotonic seconds), unless it calls before.  `poll_s` is how long its
-    long polls wait; None if the client has not set a time for all calls.
+    A client without a stream counts as gone at `until` (monotonic seconds), unless it makes a call before that time.
+    `poll_s` is how long its long polls wait; None if the client has not set a time for all calls.
     """
 
     newest: ClientStream | None = None
@@ -301,7 +302,7 @@ class Clients:
         """Asks a producer how a transaction ends: the client that sent the half message, or else another producer of
         its topic.
 
-        Returns False if no such producer is connected, or if the producer does not read its stream.
+        Returns False if neither producer is connected, or if the chosen producer does not read its stream.
         """
         stream = self.producer_of(check.transaction.topic, check.client_id, check.times)
         return stream is not None and await stream.send_in_turn(stream.question(check), READS_WITHIN_S)

@@ -43,8 +43,8 @@ class Peer(Protocol):
 class Request:
     """A request of a client.
 
-    `user` is the name of the user who signed it, empty without access control.  `admitted_after` belongs to access
-    control: it is the number of changes to users and policies before the request was admitted.
+    `user` is the name of the user who signed it, empty without access control.  `admitted_after` is for access control:
+    it is the number of changes to users and policies before the request was admitted.
     """
 
     header: Header

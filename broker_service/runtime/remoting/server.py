@@ -10,11 +10,11 @@ no further request that would exceed it.
 Answers that clients have not read yet may use MAX_UNSENT_BYTES, and those of one connection MAX_UNSENT_BYTES_OF_ONE.
 A connection that would exceed a limit is closed.
 
-The server also closes a connection whose client
-- has sent no complete request within FIRST_S,
-- needs more than FRAME_S, and a second for each MiB, to send a request,
-- reads nothing of its answers for STALLED_S, or
-- sends nothing for IDLE_S while none of its calls is under way.
+The server also closes a connection in these cases:
+- the client has sent no complete request within FIRST_S;
+- the client needs more than FRAME_S, and a second for each MiB, to send a request;
+- the client reads nothing of its answers for STALLED_S;
+- the client sends nothing for IDLE_S while none of its calls is under way.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 MAX_REQUEST_BYTES = 128 << 20  # bytes of requests whose calls are under way
 MAX_ARRIVING_BYTES = 64 << 20  # bytes of large requests that are still arriving
 REQUEST_OVERHEAD_BYTES = 4096  # memory of a call in addition to its frame
-MAX_CALLS_OF_ONE = 10_000  # calls of one connection; a client may wait with one pull for each queue
+MAX_CALLS_OF_ONE = 10_000  # most calls of one connection; a client may have one waiting pull for each queue
 MAX_UNSENT_BYTES = 256 << 20
 MAX_UNSENT_BYTES_OF_ONE = 64 << 20
 MAX_UNREAD_COMMANDS_BYTES = 1 << 20  # a client that has more unread bytes gets no requests from the server
@@ -49,7 +49,7 @@ FRAME_S = 10.0
 IDLE_S = 120.0  # RocketMQ's serverChannelMaxIdleTimeSeconds
 STALLED_S = 30.0
 CHECK_TIMES_EVERY_S = 1.0
-# larger frames are taken from a separate budget; a connection's buffers hold as many bytes anyway
+# most bytes of a small frame, which the buffers of a connection hold anyway; larger frames have a separate budget
 SMALL_BYTES = 64 << 10
 SLOWEST_BYTES_S = 1 << 20  # the lowest rate at which a client may send a request
 ACCEPT_PAUSE_S = 1.0  # the pause after a failed accept, for example when the process has no file handles left
@@ -78,7 +78,7 @@ class Connection:
         # the connection is closed at this time; None while calls are under way
         self.deadline_s: float | None = now_s + FIRST_S
         self.unsent_bytes = 0  # the unsent bytes that the last check found
-        self.sent_at_s = now_s  # when a check last found fewer unsent bytes than the check before it
+        self.sent_at_s = now_s  # the time at which a check last found fewer unsent bytes than the check before it
         self.gone: list[Callable[[], None]] = []  # functions to call when the connection has ended
 
     @property
@@ -90,7 +90,7 @@ class Connection:
         return self._writer.transport.get_write_buffer_size() + self._unwritten_bytes
 
     def send(self, header: Header, body: bytes = b"") -> None:
-        """Sends a frame.  Raises FrameError if it is too long."""
+        """Sends a frame.  Raises FrameError if the frame is too long."""
         if not self.is_open:
             return
         pieces = [encode_without_body(header, len(body)), body]
@@ -172,7 +172,7 @@ class RemotingServer:
         return sum(one.buffered_bytes for one in self._connections)
 
     async def run(self) -> None:
-        """Serves until cancelled.  The caller then calls `stop`."""
+        """Serves until cancelled.  The caller calls `stop` after `run` has ended."""
         async with asyncio.TaskGroup() as group:
             self._accepting = group.create_task(self._accept(), name="remoting-accept")
             group.create_task(self._check_times(), name="remoting-times")
@@ -192,7 +192,7 @@ class RemotingServer:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
-        await asyncio.sleep(0)  # the sockets are closed in the next turn
+        await asyncio.sleep(0)  # gives the event loop the turn in which it closes the sockets
 
     # --- connections --------------------------------------------------------------------------------------------------
 

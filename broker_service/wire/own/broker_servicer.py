@@ -103,7 +103,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
         async for frame in frames:
             others = without_records(frame, self._broker.broker_id, self._broker.epoch)
             data = bytes_field.join(pb.PullFrame.RECORDS_FIELD_NUMBER, frame.records, others)
-            frame.records.clear()  # or a client that does not read would keep deleted log files on the disk
+            frame.records.clear()  # without this, a client that does not read would keep deleted log files on the disk
             yield data
 
     @maps_errors
@@ -194,8 +194,8 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
 def add_to_server(servicer: BrokerServicer, server: Any) -> None:
     """Registers the service with a server as generated code does, except for two methods.
 
-    PullRange serializes its answers itself, and Send takes its records as bytes that are not parsed.  So neither method
-    copies the records into a protobuf message.
+    PullRange serializes its answers itself, and Send takes its records as bytes that are not parsed, so that neither
+    method copies the records into a protobuf message.
     """
     broker_pb2_grpc.add_BrokerServicer_to_server(servicer, server)
     frames: grpc.RpcMethodHandler[Any, Any] = grpc.unary_stream_rpc_method_handler(

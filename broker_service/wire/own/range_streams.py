@@ -1,13 +1,13 @@
 """RangeStreams: serves PullRange and Send over plain sockets, which cost less than gRPC for large frames.
 
-`range_stream.py` of the contract describes the protocol.  A client opens a connection for each call and sends one
-request.  The broker answers a *pull* with frames of records, until all ranges are read.  For a *send* the client sends
-one frame of records, and gets one answer.  RangePath and PutPath read, check and store the records, as they do for
-gRPC.
+The module `range_stream` in `rocketsim_proto` describes the protocol.  A client opens a connection for each call and
+sends one request.  The broker answers a *pull* with frames of records, until all ranges are read.  For a *send* the
+client sends one frame of records, and gets one answer.  RangePath and PutPath read, check and store the records, as
+they do for gRPC.
 
 Pulls: the next frame is read from the store when the client has read most of the previous frame.  The frame's bytes go
-from the mapped log directly into the socket, as far as the kernel has room for them.  The remaining bytes are copied at
-once, so that a slow client does not keep log files open.
+from the mapped log directly into the socket, as far as the kernel has room for them.  Bytes for which the kernel has no
+room are copied at once, so that a slow client does not keep log files open.
 
 Sends: a frame is received into the memory in which it is later checked and stamped.  The store gets the frame when it
 is complete.
@@ -48,8 +48,10 @@ logger = logging.getLogger(__name__)
 MAX_STREAMS = 64  # most pulls at a time
 MAX_SENDS = 64
 MAX_TAKEN_BYTES = 128 << 20  # most bytes of frames that are being received, or that wait for disk and slave
-MAX_UNSENT_BYTES = 256 << 20  # most bytes of the pulls' current frames, which are all copied if no client reads
-MAX_BUFFER_BYTES = 128 << 20  # most bytes of enlarged send buffers; further pulls keep the kernel's default
+# most bytes of the pulls' current frames; all of these bytes are copied into memory if no client reads
+MAX_UNSENT_BYTES = 256 << 20
+# most bytes of enlarged send buffers; beyond this limit, pulls keep the kernel's default buffer
+MAX_BUFFER_BYTES = 128 << 20
 # The size of a Unix socket's send buffer.  Linux doubles it for its bookkeeping, as far as net.core.wmem_max allows.
 # Linux reports the socket as writable when three quarters are free, which is room for the 3 MiB frames of our clients.
 SEND_BUFFER = 5 << 19
@@ -59,8 +61,8 @@ REQUEST_S = 5.0  # longest time for a request to arrive
 SILENCE_S = 5.0  # longest time without a further byte while a client sends a frame
 SLOWEST_BYTES_S = 1 << 20  # bytes a second; a client that sends more slowly has to use gRPC, which has no such limit
 RECEIVE_AT_ONCE = 1 << 20  # bytes of a frame after which other tasks of the event loop have a turn
-LONGEST_CALL_S = 3600.0  # longest deadline, because a client that does not read keeps its place until then
-LATE_S = 1.0  # a connection ends this long after the deadline, which the client notices by its own clock
+LONGEST_CALL_S = 3600.0  # longest deadline of a call; a client that does not read keeps its place until the deadline
+LATE_S = 1.0  # a connection is closed this long after its deadline, because the client ends the call by its own clock
 STOP_S = 1.0  # time that pulls have to send their current frame when the broker stops
 ACCEPT_PAUSE_S = 1.0  # pause after a connection could not be accepted, for example for lack of open files
 
@@ -254,7 +256,8 @@ class RangeStreams:
         self.taken_bytes += request.records_bytes
         try:
             records = await self._records(connection, request.records_bytes)
-            if _has_hung_up(connection):  # the client may have sent the frame again over another connection
+            # the client may be gone, and may have sent the same frame again over another connection
+            if _has_hung_up(connection):
                 raise ClientLost
             response = await self._put(send_of(request.send, records, request.send.count), deadline)
             await self._send(connection, range_stream.answer(Kind.SENT, response.SerializeToString()))
@@ -305,10 +308,10 @@ class RangeStreams:
             self._pulling.discard(connection)
 
     def _large_buffer(self, connection: socket.socket) -> int:
-        """Gives a Unix socket a large send buffer, and returns the buffer's size in bytes.  Returns 0 if the limit does
-        not allow one.
+        """Gives a Unix socket a large send buffer, and returns the buffer's size in bytes.  Returns 0 if the limit for
+        enlarged buffers is reached.
 
-        TCP sockets need none, because their buffers grow by themselves, beyond wmem_max.
+        A TCP socket gets no enlarged buffer, because TCP buffers grow by themselves, even beyond wmem_max.
         """
         if connection.family != socket.AF_UNIX or self.buffer_bytes + 2 * SEND_BUFFER > MAX_BUFFER_BYTES:
             return 0
@@ -406,12 +409,14 @@ async def fill(connection: socket.socket, view: memoryview, progressed: Callable
 
 
 def receive_s(size: int) -> float:
-    """Returns how many seconds a frame may take to arrive.  During this time it occupies one of MAX_SENDS places."""
+    """Returns how many seconds a frame may take to arrive.  While a frame arrives, it takes one of the MAX_SENDS
+    places.
+    """
     return SILENCE_S + size / SLOWEST_BYTES_S
 
 
 def _fits(size: int, taken: int, most: int) -> bool:
-    """Returns True if `size` more bytes fit while `taken` bytes are in use.  While none are in use, any size fits."""
+    """Returns True if `size` more bytes fit while `taken` bytes are in use.  If no bytes are in use, any size fits."""
     return not taken or taken + size <= most
 
 

@@ -50,8 +50,7 @@ class Member:
 class Members:
     """Keeps the members of each group, and notifies them whenever one joins or leaves.
 
-    After such a notification the push consumers of a group divide its queues among themselves again.  `clock` returns
-    monotonic seconds.
+    The notified push consumers of a group divide its queues among themselves again.  `clock` returns monotonic seconds.
     """
 
     def __init__(self, broker: Broker, commits: Commits, checks: ReadChecks, clock: Callable[[], float]) -> None:
@@ -127,7 +126,7 @@ class Members:
     async def _make_group(self, group: str, *, is_push: bool) -> None:
         """Creates the group that a heartbeat names, and the retry topic from which the group's push consumers read.
 
-        A failure is only logged, because the consumer's next pull fails for the same reason.
+        If the creation fails, the error is only logged, because the consumer's next pull fails for the same reason.
         """
         try:
             await self._commits.make_group(group)
@@ -151,7 +150,9 @@ class Members:
         return Answer()
 
     async def check_config(self, request: Request) -> Answer:
-        """Checks the subscription with which a consumer is about to start.  Raises the errors of its later pulls."""
+        """Checks the subscription with which a consumer is about to start.  Raises the errors that the consumer's pulls
+        would raise.
+        """
         subscription = from_json(request.body).get("subscriptionData")
         if isinstance(subscription, Mapping):
             await self._checks.selection(*_expression(subscription))
@@ -189,8 +190,8 @@ class Members:
         """Asks a producer how a transaction ends.  Only producers with the half message's producer group and user are
         asked, in turns.
 
-        A producer of another user is not asked, because it may not read the message.  Returns False if no such producer
-        is connected, or if it does not read its connection.
+        A producer of another user is not asked, because it may not read the message.  Returns False if no producer of
+        this group and user is connected, or if the chosen producer does not read its connection.
         """
         half, group = check.half, check.half.properties.get(PROPERTY_PRODUCER_GROUP, "")
         self._forget_silent()
@@ -239,8 +240,8 @@ def _is_push(consumer: Mapping[str, Any]) -> bool:
 
 
 def _push_subscriptions(consumers: Mapping[str, Mapping[str, Any]]) -> set[Subscription]:
-    """Returns (group, topic) of these consumers' shared subscriptions.  A broadcast consumer shares none, because it
-    reads everything.
+    """Returns (group, topic) of each subscription whose queues the group's push consumers divide among themselves.  A
+    broadcast consumer is left out, because it reads all queues.
     """
     return {
         (group, str(subscription.get("topic")))

@@ -6,7 +6,8 @@ from broker_service.broker.reads.commits import CommitEntry, Commits
 from broker_service.broker.reads.queue_lookup import Bounds, QueueLookup
 from broker_service.runtime.remoting.calls import Answer, Handlers, Request
 
-COMMIT_WAIT_S = 2.0  # longest wait for the slave of a SYNC_MASTER; RocketMQ's clients wait 5 s for the answer
+# longest wait for the slave if this broker is a SYNC_MASTER; RocketMQ's clients wait 5 s for the answer
+COMMIT_WAIT_S = 2.0
 
 
 class OffsetAnswers:
@@ -45,7 +46,7 @@ class OffsetAnswers:
     async def search(self, request: Request) -> Answer:
         """Answers with the offset of the first message that was stored at a time or after it, else the queue's end.
 
-        With `boundaryType=UPPER` it answers with the last message that was stored at the time or before it.
+        With `boundaryType=UPPER`, answers with the offset of the last message that was stored at the time or before it.
         """
         topic, queue_id, timestamp = request.text("topic"), request.number("queueId"), request.number("timestamp")
         if request.text("boundaryType", "LOWER") != "UPPER":

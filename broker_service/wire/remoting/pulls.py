@@ -16,7 +16,9 @@ _COMMITS, _HOLDS, _HAS_SUBSCRIPTION = 1, 2, 4
 
 
 class PullAnswers:
-    """Answers pulls.  A push consumer's pull names no subscription, so `members` supplies the one of its heartbeat."""
+    """Answers pulls.  A push consumer's pull names no subscription, so `members` supplies the subscription of the
+    consumer's last heartbeat.
+    """
 
     def __init__(self, broker: Broker, pulls: PullPath, members: Members) -> None:
         self._broker = broker

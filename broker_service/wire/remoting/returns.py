@@ -1,7 +1,7 @@
 """Returns: takes messages that push consumers give back, and locks queues for push consumers that consume in order.
 
-The broker copies such a message to the group's retry topic with a delay level, and the group reads it again from there.
-After the last attempt the broker copies it to the group's dead letter topic instead.
+A message that a consumer gives back is copied to the group's retry topic with a delay level, and the group reads the
+copy from there.  After the last attempt, the message is copied to the group's dead letter topic instead.
 """
 
 from collections.abc import Callable, Iterable
@@ -74,7 +74,8 @@ class Returns:
         copy = _copy(message, topic)
         placed = self._puts.append_back(copy, 0 if is_dead else _level(message, level))
         status = await self._puts.safe(placed, SAFE_WAIT_S)
-        # The answer is OK with any status, because the copy is stored.  After an error the consumer would try again.
+        # The answer is OK with any status, because the copy is stored, and an error would make the consumer send the
+        # message back again.
         return Answer(remark="" if status is PutStatus.PUT_OK else status.name)
 
     async def lock(self, request: Request) -> Answer:

@@ -20,7 +20,7 @@ SAFE_WAIT_S = 2.5  # longest wait for disk and slave; RocketMQ's producers wait 
 REGION = "DefaultRegion"
 _TRANSACTION = 0xC  # the transaction bits of the system flag
 _KEPT_FLAGS = record.SYS_FLAG_COMPRESSED | record.SYS_FLAG_COMPRESSION_TYPE | record.SYS_FLAG_MULTI_TAGS
-# The answer's code for each put status.  With all of these statuses the message is stored.
+# The answer's code for each put status.  The message is stored with every put status that this table has.
 _CODES = {
     PutStatus.PUT_OK: ResponseCode.SUCCESS,
     PutStatus.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
@@ -58,7 +58,8 @@ class SendAnswers:
         if request.number("sysFlag", 0) & _TRANSACTION and not begins:
             raise MessageIllegal(f"topic {topic}: sysFlag says transaction, but the property TRAN_MSG is missing")
         placed = await (self._begun(send, request.user) if begins else self._puts.append(send))
-        sizes = [record.size_of(one) for one in records] if len(records) > 1 else [0]  # a single record needs no size
+        # a single record needs no entry for its size
+        sizes = [record.size_of(one) for one in records] if len(records) > 1 else [0]
         status = await self._puts.safe(placed, SAFE_WAIT_S)
         fields = self._fields(placed.appended, sizes)
         if len(records) == 1 and (unique := records[0].properties.get(record.PROPERTY_UNIQ_KEY)):
@@ -122,7 +123,7 @@ class SendAnswers:
         return properties
 
     def _queue(self, topic: str, asked: int) -> int:
-        """Returns the queue that the request names.  If it names none, the topic's queues take turns."""
+        """Returns the queue that the request names.  If the request names no queue, the topic's queues take turns."""
         if asked >= 0:
             return asked
         found = self._broker.topics.get(topic)

@@ -1,8 +1,8 @@
 """TransactionAnswers: ends transactions of producers that speak the remoting protocol.
 
-A producer sends the message with the property TRAN_MSG (`sends.py`), and gets the offsets of its half message.  With
-these offsets the producer commits or rolls back.  If the producer does neither, the broker sends it
-CHECK_TRANSACTION_STATE with the same offsets (`members.py`), and the producer then ends the transaction.
+A producer sends the message with the property TRAN_MSG (`sends.py`), and gets the offsets of its half message, which
+its commit or rollback must name.  If no commit or rollback comes, the broker sends the producer CHECK_TRANSACTION_STATE
+with the same offsets (`members.py`), and the producer then ends the transaction.
 """
 
 from rocketsim_proto.records.record import PROPERTY_PRODUCER_GROUP, Record
@@ -39,9 +39,9 @@ class TransactionAnswers:
     def _check_is_its_own(request: Request, half: Record) -> None:
         """Raises InvalidParameter unless the request names topic, producer group and queue offset of the half message.
 
-        RocketMQ checks this, too, because a log offset alone can be guessed.  The checked topic is the one for which
-        access control has asked for a right.  Clients before RocketMQ 5 name no topic, and need the right for all
-        topics.
+        RocketMQ also checks these fields, because a log offset alone can be guessed.  The request's topic, which is
+        compared here, is also the topic for which access control has checked the user's right.  Clients before RocketMQ
+        5 name no topic, and need the right for all topics.
         """
         topic, group = half_messages.real_topic(half), half.properties.get(PROPERTY_PRODUCER_GROUP, "")
         for what, said, found in (

@@ -7,6 +7,6 @@
                               ─► wire/clients, settings
     status, names: used by all of them
 
-Every call, even a refused one, ends with gRPC's status OK, because the clients require it.  The response has a status
-of its own.
+Every call, even a refused one, ends with gRPC's status OK, because the clients require it.  The status of the call
+itself is a field of the response.
 """

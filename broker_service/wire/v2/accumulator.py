@@ -63,7 +63,8 @@ class Accumulator:
     async def append(self, call: SendCall) -> SentCall:
         """Appends the messages of a call, like `PutPath.append`.
 
-        The calls of a topic are appended in order.  No call is refused because another call of its batch is.
+        The calls of a topic are appended in order.  If a call of a batch is refused, the other calls of the batch are
+        still stored.
         """
         was_quiet = self._group_commit.call_came()
         if was_quiet or call.goes_alone:
@@ -126,8 +127,8 @@ class Accumulator:
 def _offsets(queue_ids: Sequence[int], appended: Appended) -> list[int]:
     """Returns the queue offset of each record of the frame.
 
-    The offsets of one queue are consecutive, in the frame's order.  For a message with a delivery time it is the offset
-    in the timer topic.
+    The offsets of one queue are consecutive, in the frame's order.  A message with a delivery time has its offset in
+    the timer topic.
     """
     if len(queue_ids) == 1:
         return [appended.queues[0].first_queue_offset]

@@ -1,7 +1,7 @@
 """Pure functions that make the message for a client from a stored record.
 
-Clients need all fields.  Without a body encoding the Python client loses the batch, and without digest or born time the
-C# client fails.  MD5 is the only digest that all clients compute in the same way.
+Official clients need all fields of a message.  Without a body encoding the Python client loses the batch, and without
+digest or born time the C# client fails.  MD5 is the only digest that all clients compute in the same way.
 """
 
 import hashlib

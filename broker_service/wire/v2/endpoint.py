@@ -21,5 +21,7 @@ class Endpoint:
         return self.front.client_of(peer) if self.front is not None else peer
 
     def sender_of(self, peer: str) -> str:
-        """Returns a client's address for a record.  Unlike `client_of` it knows connections that have just ended."""
+        """Returns a client's address for a record.  Unlike `client_of`, this method also knows connections that have
+        just ended.
+        """
         return self.front.sender_of(peer) if self.front is not None else peer

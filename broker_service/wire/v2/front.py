@@ -39,7 +39,7 @@ class Front:
 
     gRPC sees only the front's own (inner) socket, and takes that socket's name for the client's address.  `client_of`
     and `sender_of` return the true address.  If there are `most` connections already, a new connection replaces the
-    oldest one that has sent nothing.  If all of them have sent something, the new connection is closed.
+    oldest one that has sent nothing.  If every connection has sent something, the new connection is closed.
     """
 
     def __init__(self, listening: socket.socket, most: int = MAX_CONNECTIONS) -> None:
@@ -58,7 +58,8 @@ class Front:
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closing = False
         self._clients: dict[str, str] = {}  # unique name of an inner socket -> client's address
-        self._former: dict[str, str] = {}  # name -> address for connections that have just ended; the names are free
+        # name -> address of a connection that has just ended; a new connection may take the name
+        self._former: dict[str, str] = {}
 
     @property
     def connections(self) -> int:
@@ -73,7 +74,8 @@ class Front:
         """Returns a client's address in gRPC's form.  `peer` is the value of `context.peer()`.
 
         Returns loopback for a connection that the front has not made, because it comes from a process of this machine.
-        Returns an empty string if the connection has ended, because such a process may use the socket's name now.
+        Returns an empty string if the connection has ended, because a process of this machine may use the socket's name
+        now.
         """
         kind, _, name = peer.partition(":")
         if kind != "unix-abstract":
@@ -113,7 +115,7 @@ class Front:
         self._ended.set()
 
     def admit(self, client: "_Client", address: str) -> bool:
-        """Adds a connection.  Returns False if the limit does not allow another one."""
+        """Adds a connection.  Returns False if the limit allows no further connection."""
         if self.connections < self._most or self._close_oldest_silent():
             self._connected.add(client)
             return True
@@ -173,7 +175,7 @@ class Front:
 
 
 class _End(asyncio.Protocol):
-    """One of the two sockets of a connection.  The bytes that it reads are written to the socket `other`."""
+    """One of the two sockets of a connection.  The bytes that this socket reads are written to the socket `other`."""
 
     transport: asyncio.Transport
 
@@ -195,8 +197,8 @@ class _End(asyncio.Protocol):
         self.other.transport.write(data)
 
     def eof_received(self) -> bool:
-        """Keeps the other direction open for LINGER_S.  This time is enough, because gRPC and its clients end both
-        directions.
+        """Keeps the other direction open for LINGER_S after the peer has ended this direction.  LINGER_S is long
+        enough, because gRPC and its clients end both directions.
         """
         self._has_ended = True
         other = self.other
@@ -220,7 +222,7 @@ class _End(asyncio.Protocol):
         if self._lingering is not None:
             self._lingering.cancel()
         if self.other is not None and not self.other._is_lost:
-            self.other.transport.close()  # closes after it has written what this side has read
+            self.other.transport.close()  # this `close` first writes the bytes that this side has read
             self.other._linger()
         self._front.ended(self)
 
@@ -268,14 +270,15 @@ class _Client(_End):
             await asyncio.get_running_loop().create_unix_connection(lambda: server, sock=inner)
             self.other = server
         except OSError as error:
-            if error.errno != errno.ECONNREFUSED:  # this one is expected: the server has stopped listening
+            if error.errno != errno.ECONNREFUSED:  # ECONNREFUSED is expected: the server has stopped listening
                 logger.warning("a connection of RocketMQ 5's clients is closed: %s", error or "the server is busy")
             self.abort()
             return
         finally:
             if self.other is None:
                 front.forget(name)
-        self.transport.resume_reading()  # resumes first, because the write pauses reading if the server is slow
+        # reading resumes before the write, because the write pauses reading again if the server is slow
+        self.transport.resume_reading()
         server.transport.write(data)
 
     def connection_lost(self, error: Exception | None) -> None:

@@ -65,8 +65,8 @@ def check(message: pb.Message, max_body_size: int, now_ms: int) -> None:
 
 
 def type_of(message: pb.Message) -> pb.MessageType:
-    """Returns the message type that follows from the fields, in RocketMQ's order.  Only a transaction states its type
-    itself.
+    """Returns the message type that follows from the fields, in RocketMQ's order.  Only the type TRANSACTION is stated
+    in the message itself.
     """
     system = message.system_properties
     if system.message_type == pb.TRANSACTION:
@@ -90,7 +90,9 @@ def check_type(message_type: pb.MessageType, of_topic: str) -> None:
 
 
 def is_time(timestamp: Timestamp) -> bool:
-    """Returns True if a time is in the range that protobuf's timestamps should have.  Clients may send others."""
+    """Returns True if a time is in the range that protobuf's timestamps should have.  Clients may send times
+    outside this range.
+    """
     return 0 <= timestamp.seconds < _END_OF_TIME_S and 0 <= timestamp.nanos < 1_000_000_000
 
 
@@ -141,8 +143,8 @@ def _has_control(text: str) -> bool:
 
 
 def _check_sizes(message: pb.Message) -> None:
-    """Checks the sizes of keys, tag and properties.  Runs before the checks of their characters, because those take
-    longer.
+    """Checks the sizes of keys, tag and properties.  The sizes are checked before the characters, because checking
+    characters takes longer.
     """
     properties, system = message.user_properties, message.system_properties
     if len(properties) > MAX_USER_PROPERTIES:

@@ -37,7 +37,7 @@ CLOSE_GRACE_S = 2.0  # time that calls have to end when this broker stops being 
 
 
 class Port:
-    """Opens and closes the port.  Calls `opened` each time, before the port takes calls."""
+    """Opens and closes the port.  Each time the port opens, `opened` is called before the port takes calls."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Port:
 
     @property
     def connections(self) -> int:
-        """Returns the number of connections through the front; 0 if no front is needed."""
+        """Returns the number of connections through the front; 0 if clients connect to gRPC directly."""
         return self.endpoint.front.connections if self.endpoint.front is not None else 0
 
     @property
@@ -111,7 +111,9 @@ class Port:
         return broker.mastership.standing is Standing.WRITABLE and not broker.stopping and broker.failure is None
 
     async def _open(self) -> bool:
-        """Opens the port.  Returns False if another process has it, for example a former master that is stopping."""
+        """Opens the port.  Returns False if another process uses the port's number, for example a former master that is
+        stopping.
+        """
         config = self._broker.config
         try:
             server, port, front = self._listen()
@@ -127,7 +129,8 @@ class Port:
             self._is_failure_logged = True
             return False
         self._is_failure_logged = False
-        self._port = port  # keeps a number that the system chose (port 0) for the next time the port is opened
+        # if the system chose the number (port 0), the port gets the same number when it is opened again
+        self._port = port
         MethodTable(server).add(_service(self.servicer))
         self.endpoint.own_address = host_port(config.advertised_host, port)
         self.endpoint.front = front
@@ -145,14 +148,14 @@ class Port:
         logger.info("RocketMQ 5's clients may connect to %s", host_port(config.bind_address, port))
         if self._machine.network.self_signed is not None:
             logger.info(
-                "RocketMQ 5's clients may also use TLS, with a certificate that this broker has made for itself. It "
-                "does not protect against somebody who can take over the port; for that set tlsCert and tlsKey"
+                "RocketMQ 5's clients may also use TLS, with a certificate that this broker has made for itself. "
+                "This certificate does not protect against somebody who can take over the port; tlsCert and tlsKey do"
             )
         self._broker.description_changed.notify()
         return True
 
     def _listen(self) -> tuple[grpc.aio.Server, int, Front | None]:
-        """Creates the server, and also a front if clients may choose between TLS and plaintext.  Raises ConfigError."""
+        """Creates the server, and a `Front` if clients may choose between TLS and plaintext.  Raises ConfigError."""
         config, network = self._broker.config, self._machine.network
         options = [("grpc.max_connection_idle_ms", IDLE_MS)]
         beside_plaintext = self._credentials_beside_plaintext()
@@ -193,7 +196,8 @@ class Port:
         if front is not None:
             front.stop_listening()
         stopping = asyncio.ensure_future(server.stop(grace_s))
-        await asyncio.sleep(0)  # lets `stop` begin, so that no stream is opened after all streams are closed
+        # lets `stop` begin, so that no client opens a stream after `close` below has ended all streams
+        await asyncio.sleep(0)
         self._clients.close()
         await stopping
         if front is not None:

@@ -28,15 +28,15 @@ from broker_service.wire.v2.status import OK, STORED_BUT, Refused, status
 
 pb = definition_pb2
 
-REQUEST_TIMEOUT_S = 3.0  # official clients add this to the time of a poll, for the call's deadline
+REQUEST_TIMEOUT_S = 3.0  # official clients set a call's deadline to the time of its long poll plus this time
 
 _EMPTY = {PopStatus.NO_MESSAGE: "no new message", PopStatus.NO_MATCH: "no match message"}
 _INVALID = status(pb.INVALID_RECEIPT_HANDLE, "the receipt handle is expired, settled, or of another group or topic")
 
 
 class Receiving:
-    """Answers calls, even before a client has sent settings.  The settings only supply values that a call does not
-    have.
+    """Answers calls, even before a client has sent settings.  A client's settings supply only values that its call
+    leaves out.
     """
 
     def __init__(self, broker: Broker, consumption: Consumption, clients: Clients) -> None:
@@ -90,10 +90,10 @@ class Receiving:
         )
 
     def give_back(self, request: service_pb2.ReceiveMessageRequest, deliveries: Sequence[Delivery], begun: int) -> None:
-        """Undoes the deliveries of a call that ended before all messages were sent, because its client uses none of
-        them.
+        """Undoes the deliveries of a call that ended before all messages were sent, because the client uses no message
+        of an incomplete call.
 
-        The sending of the first `begun` messages had begun.
+        `begun` is the number of messages whose sending had begun.
         """
         handles = [delivery.receipt_handle for delivery in deliveries]
         deadlines_ms = [delivery.deadline_ms for delivery in deliveries]
@@ -103,8 +103,8 @@ class Receiving:
         """Acknowledges deliveries.  The response has the status that all entries have in common, or else
         MULTIPLE_RESULTS.
 
-        Handles of a deleted topic are answered as invalid, here, in `change_invisible` and in `forward_to_dlq`.  After
-        any other code push consumers would repeat the call every second.
+        Handles of a deleted topic are answered as invalid, as in `change_invisible` and in `forward_to_dlq`.  If the
+        answer had another code, push consumers would repeat the call every second.
         """
         topic, group = names.topic_of(request.topic), names.group_of(request.group)
         check_handle_count(len(request.entries))
@@ -159,8 +159,8 @@ class Receiving:
     def _poll_s(self, request: service_pb2.ReceiveMessageRequest, client_id: str, left_s: float) -> float:
         """Returns how many seconds a pop may wait for a message.
 
-        Go's simple consumer sends this time only in its settings.  Until the settings have arrived, the time follows
-        from the call's deadline.
+        Go's simple consumer sends the time of its long polls only in its settings.  Until the settings have arrived,
+        the time follows from the call's deadline.
         """
         if request.HasField("long_polling_timeout"):
             return milliseconds(request.long_polling_timeout) / 1000

@@ -15,8 +15,9 @@ MOST = 100_000
 class SendId(NamedTuple):
     """The parts of a message that stay the same when the message is sent again.
 
-    The id alone is not enough, because it can be guessed.  An attacker could send a message with the id that another
-    client's next message will have.  The broker would then answer that next message without storing it.
+    The message id alone is not enough, because other clients can guess it.  An attacker could send a message with the
+    id that another client's next message will have.  If only ids were compared, the broker would answer the other
+    client's message without storing it.
     """
 
     message_id: str

@@ -31,8 +31,8 @@ def _receives(request: Any) -> list[Need]:
 
 
 def _of_its_group(request: Any) -> list[Need]:
-    """Returns the right that a call needs for the consumer group in its request.  Producers have no group and need
-    none.
+    """Returns the right that a call needs for the consumer group in its request.  Producers have no group, so they need
+    no right for a group.
     """
     return [of_group(request.group.name, Action.SUB)] if request.group.name else []
 
@@ -77,7 +77,7 @@ V2_RIGHTS: dict[str, Right] = by_path(
 
 
 def refusal(method: str, error: AccessDenied, parse: Callable[[], Any]) -> Any:
-    """Returns the answer to a refused call.  The answer has only a status.
+    """Returns the answer to a refused call.  The answer contains nothing but a status.
 
     The answer of ChangeInvisibleDuration also repeats the receipt handle, because clients read it before they check the
     status.  `parse` returns the request or raises DecodeError.
@@ -86,7 +86,7 @@ def refusal(method: str, error: AccessDenied, parse: Callable[[], Any]) -> Any:
     if repeats(method):
         try:
             handle = parse().receipt_handle
-        except DecodeError:  # clients send no request that cannot be parsed
+        except DecodeError:  # no real client sends a request that cannot be parsed
             handle = ""
         return pb.ChangeInvisibleDurationResponse(status=status_of(error), receipt_handle=handle)
     return getattr(pb, name)(status=status_of(error))
@@ -100,7 +100,7 @@ def repeats(method: str) -> bool:
 def is_free(method: str, headers: Any) -> bool:
     """Returns True if a call needs no rights: a heartbeat without a signature and a client id.
 
-    Go's client sends such a heartbeat when its stream has broken, and gives the stream up unless the answer is OK.  The
-    heartbeat keeps no client connected, because it names none.
+    Go's client sends such a heartbeat when its stream has broken, and gives the stream up unless the answer is OK.  A
+    heartbeat without a client id keeps no client connected, so anybody may send one.
     """
     return method == _HEARTBEAT and not any(name in ("authorization", "x-mq-client-id") for name, _ in headers)

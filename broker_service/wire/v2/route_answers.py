@@ -20,7 +20,8 @@ _ACCEPTED: dict[str, list[pb.MessageType]] = {
     "DELAY": [pb.DELAY],
     "TRANSACTION": [pb.TRANSACTION],
     "MIXED": [pb.NORMAL, pb.FIFO, pb.DELAY, pb.TRANSACTION],
-    # Topics that RocketMQ has made may have the next two types.  MIXED omits them, because older clients fail on them.
+    # Topics that were made by RocketMQ may have the type LITE or PRIORITY.  MIXED includes neither of these types,
+    # because older clients fail on them.
     "LITE": [pb.LITE],
     "PRIORITY": [pb.PRIORITY],
 }
@@ -121,8 +122,10 @@ def _broker(item: Queues, own_broker: str, dialled: pb.Endpoints) -> pb.Broker:
 
 
 def _permissions(item: Queues) -> Iterator[int]:
-    """Yields the permission of each queue: the topic's, without reading (writing) beyond the number of read (write)
-    queues.
+    """Yields the permission of each queue.
+
+    A queue has the topic's permission, but only the first `read_queue_nums` queues are readable, and only the first
+    `write_queue_nums` queues are writable.
     """
     perm = _usable(item.perm)
     for queue_id in range(max(1, item.read_queue_nums, item.write_queue_nums)):

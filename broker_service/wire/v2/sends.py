@@ -26,7 +26,8 @@ from broker_service.wire.v2.status import OK, STORED_BUT, Refused, status
 pb = definition_pb2
 
 FOR_EVER_MS = 2**62
-MAX_MESSAGES = 1024  # most messages of a call, which are encoded without a pause; official clients send one
+# most messages of a call, because a call's messages are encoded without a pause; official clients send one
+MAX_MESSAGES = 1024
 
 _NOT_YET = {
     pb.PRIORITY: "messages with a priority",
@@ -48,10 +49,10 @@ class SendPath:
         self._opened_at = 0  # the log's end when the port was opened
 
     def opened(self) -> None:
-        """Forgets recent sends.  Call it each time the port opens.
+        """Forgets recent sends.  Must be called each time the port opens.
 
-        For a minute after that, repeated sends are looked up in the index, because only the index knows messages that
-        another master has stored, or this broker before its restart.
+        For a minute after the port has opened, repeated sends are looked up in the index, because only the index knows
+        messages that another master stored, or that this broker stored before a restart.
         """
         self._recent.clear()
         self._asks_index_until = self._broker.clock() + REMEMBERED_S
@@ -60,8 +61,8 @@ class SendPath:
     async def send(
         self, messages: Sequence[pb.Message], peer: tuple[str, bytes], timeout_s: float, client_id: str
     ) -> service_pb2.SendMessageResponse:
-        """Stores or refuses all messages of one call together.  All have the same topic.  The answer has an entry for
-        each message.
+        """Stores or refuses all messages of one call together.  All messages of a call have the same topic.  The answer
+        has an entry for each message.
         """
         until = self._broker.clock() + timeout_s
         topic = self._checked(messages)
@@ -117,7 +118,7 @@ class SendPath:
     async def recall(self, resource: pb.Resource, handle: str, timeout_s: float) -> str:
         """Cancels the delivery of a message that has a delivery time.  Returns the message's id.
 
-        As in RocketMQ, it also returns the id if no such message waits for delivery.
+        As in RocketMQ, the id is also returned if no message with this id waits for delivery.
         """
         topic = self._topic(names.topic_of(resource))
         message_rules.check_type(pb.DELAY, topic.message_type)
@@ -179,8 +180,8 @@ class SendPath:
     ) -> SentCall | None:
         """Returns the offsets of these messages if all of them were appended within the last minute, else None.
 
-        `begins` says that the message begins a transaction.  Such a message is also found later, as long as its
-        transaction is open.
+        `begins` says that the message begins a transaction.  A message that begins a transaction is also found later,
+        as long as its transaction is open.
         """
         broker = self._broker
         broker.check_writable()
@@ -197,11 +198,12 @@ class SendPath:
         return None if None in found else _found([stored for stored in found if stored is not None])
 
     async def _look_up(self, topic: str, sent: SendId, where: str) -> None:
-        """Looks a message up in the index, unless it is known already.  `where` is the topic in which it would be
-        stored.
+        """Looks a message up in the index, unless it is known already.  `where` is the topic in which the message would
+        be stored.
 
-        Messages that were stored after the port was opened are known without the index.  So the search ends at the log
-        offset of that moment.  The index is brought up to date to that offset once, and not for each message.
+        Messages that were stored after the port was opened are in memory, so the search ends at the log offset at which
+        the port was opened.  The index therefore needs to be brought up to that offset only once, and not for each
+        message.
         """
         broker = self._broker
         if self._recent.get(topic, sent, broker.clock()) is not None:

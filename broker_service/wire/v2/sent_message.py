@@ -10,7 +10,9 @@ KEY_SEPARATOR = " "
 
 
 def record_of(message: pb.Message, topic: str, *, peer: tuple[str, bytes], store_host_size: int, now_ms: int) -> Record:
-    """Returns the record, with queue 0.  `peer` has the client's address as text, and in the bytes of a record."""
+    """Returns the record, with queue 0.  `peer` is the client's address as text, and as the bytes that a record
+    contains.
+    """
     system = message.system_properties
     address, born_host = peer
     born_timestamp = in_ms(system.born_timestamp) if is_time(system.born_timestamp) else 0

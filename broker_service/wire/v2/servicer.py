@@ -190,7 +190,7 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
 
         If the client ends the call early, all messages are given back.  All messages are made before the first one is
         sent, because gRPC is faster if no other work comes between the writes.  A message that cannot be made counts as
-        one whose sending had begun.
+        a message whose sending had begun.
         """
         deliveries: Sequence[Delivery] = ()
         topic, answers = request.message_queue.topic, []
@@ -209,7 +209,8 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
                     answers.append(pb.ReceiveMessageResponse(message=message))
                     size += max(len(delivery.record), len(message.body))  # an unpacked body is larger than its record
                 begun = 0
-                deliveries = [delivery._replace(record=b"") for delivery in deliveries]  # `answers` has the bodies
+                # frees the records, because `answers` has the bodies
+                deliveries = [delivery._replace(record=b"") for delivery in deliveries]
                 if deliveries:
                     held = self._unsent.take(client_id, size)
             except (RocketSimError, OSError) as error:
@@ -238,7 +239,7 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
     ) -> pb.ChangeInvisibleDurationResponse:
         """Moves the deadline of a delivery.  The receipt handle stays the same.
 
-        Every answer has the handle, even a refusal, because clients read it before they check the status.
+        Every answer has the handle, even a refusal, because clients read the handle before they check the status.
         """
         try:
             self._clients.called(client_id_of(context))
@@ -330,7 +331,9 @@ def unsupported(call: str) -> Refused:
 
 @lru_cache(maxsize=4096)
 def peer_of(peer: str) -> tuple[str, bytes]:
-    """Returns a caller's address as text, and in the bytes of a record.  Callers on a Unix socket have loopback."""
+    """Returns a caller's address as text, and as the bytes that a record contains.  The address of a caller on a Unix
+    socket is loopback.
+    """
     kind, _, rest = unquote(peer).partition(":")
     host, _, port = rest.rpartition(":")
     if kind not in ("ipv4", "ipv6") or not port.isdigit():

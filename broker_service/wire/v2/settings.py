@@ -44,9 +44,9 @@ def reply_to(asked: pb.Settings, group: SubscriptionGroup, max_body_size: int) -
         reply.publishing.validate_message_type = True
         return reply
     reply.backoff_policy.max_attempts = group.max_attempts
-    # An exponential policy is sent as a list, too, because Python's client knows only lists.  Node's client knows
-    # only the exponential kind, and takes its seconds for milliseconds.  With a list it gives messages back without a
-    # delay, and `pop/settling.py` then uses the group's back-off.
+    # An exponential policy is sent as a list, too, because Python's client knows only lists.  Node's client knows only
+    # the exponential kind, and takes an exponential policy's seconds for milliseconds.  When Node's client gets a list,
+    # it gives messages back without a delay, and `pop/settling.py` then uses the group's back-off.
     times = map(_duration, retry_times_ms(group.group_retry_policy))
     reply.backoff_policy.customized_backoff.next.extend(times)
     subscription = asked.subscription
@@ -71,8 +71,8 @@ def _duration(ms: int) -> Duration:
 def check_settings(asked: pb.Settings) -> None:
     """Raises Refused for a client that cannot be served.  Names of topics and groups are checked elsewhere.
 
-    A client of lite topics is refused here.  Otherwise it would start, and then consume the ordinary topic to which its
-    lite topics belong.
+    A client of lite topics is refused here, because it would otherwise start, and then consume the ordinary topic to
+    which its lite topics belong.
     """
     if asked.WhichOneof("pub_sub") is None:
         raise Refused(pb.BAD_REQUEST, "settings are neither of a producer nor of a consumer")
@@ -81,7 +81,7 @@ def check_settings(asked: pb.Settings) -> None:
 
 
 def topics_in(asked: pb.Settings) -> Iterable[pb.Resource]:
-    """Yields all topics of a client's settings.  Raises Refused if the settings have too many."""
+    """Yields all topics of a client's settings.  Raises Refused if the settings name too many topics."""
     count = len(asked.publishing.topics) + len(asked.subscription.subscriptions)
     if count > MAX_TOPICS:
         raise Refused(pb.BAD_REQUEST, f"the settings have {count} topics; at most {MAX_TOPICS} are allowed")

@@ -40,7 +40,9 @@ STORED_BUT: dict[PutStatus, pb.Code] = {
 
 
 def status(code: pb.Code, text: str = "") -> pb.Status:
-    """Returns a status.  Its text always contains the code's name, so that users and tests can search for the name."""
+    """Returns a status.  The text of a status always contains the code's name, so that users and tests can search
+    for the name.
+    """
     if code == pb.OK and not text:
         return OK
     name = pb.Code.Name(code)
@@ -58,7 +60,8 @@ def status_of(error: Exception) -> pb.Status:
     if code == pb.INTERNAL_SERVER_ERROR and not isinstance(refusal, errors.ServiceNotAvailable):
         logger.error("a call failed: %s", refusal)
     text = str(refusal)
-    if code == pb.INTERNAL_SERVER_ERROR or isinstance(refusal, errors.DiskFull):  # not about the request
+    # an error of the broker itself can name paths
+    if code == pb.INTERNAL_SERVER_ERROR or isinstance(refusal, errors.DiskFull):
         text = _PATH.sub(r"\1\2", text)
     return status(code, text)
 

@@ -112,7 +112,7 @@ class TopicRoutes:
         ]
 
     async def _ask(self, topic: str, names: tuple[str, ...]) -> namesrv_pb2.TopicRouteResponse:
-        """Returns the first answer of a name server.  Asks the one first that has answered last."""
+        """Returns the first answer of a name server.  The name server that answered last is asked first."""
         lost = ""
         for address in sorted(names, key=lambda name: name != self._last_good):
             try:
@@ -137,7 +137,8 @@ class TopicRoutes:
             if error.code() is grpc.StatusCode.NOT_FOUND:
                 return namesrv_pb2.TopicRouteResponse()
             if self._channels.get(address) is channel:
-                # A new channel connects at once, with the current certificates.  Calls on the old one may still end.
+                # A new channel connects at once, with the current certificates.  Calls on the old channel may still
+                # end.
                 del self._channels[address]
                 await channel.close(ASK_WITHIN_S)
             raise
