@@ -88,7 +88,7 @@ def acl(who: Credentials, *policies: str) -> metadata_pb2.Acl:
 
 
 async def allow(node: BrokerNode, who: Credentials, *policies: str) -> None:
-    """In the node's tables at once."""
+    """Puts a user and its policies directly into the node's tables."""
     await first_user(node)
     assert node.access is not None
     await node.access.users.settled()
@@ -143,7 +143,7 @@ async def test_users_and_policies_are_made_changed_listed_and_deleted(
         node.metrics.take_snapshot()
         said = caplog.text + str(listed) + str(config) + status + repr(node.config) + repr(node.access)
         assert not [secret for secret in SECRETS if secret in said]
-        # What is wrong is refused as such.
+        # Wrong users and policies are refused with their reason.
         for call, said in (
             (admin.CreateUser(admin_pb2.CreateUserRequest(user=user(INNER))), "User:broker is the brokers' own"),
             (admin.CreateUser(admin_pb2.CreateUserRequest(user=metadata_pb2.User(username="x"))), "password of user x"),
@@ -165,7 +165,7 @@ async def test_users_and_policies_are_made_changed_listed_and_deleted(
         assert not (await admin.ListAcls(admin_pb2.ListAclsRequest())).acls
         await admin.CreateUser(admin_pb2.CreateUserRequest(user=user(NORMAL)))
         assert node.access is not None and not node.access.acls.policies_of("n")
-    # They outlive a restart, and the first user is not made anew.
+    # Users and policies outlive a restart, and the first user is not created again.
     async with running(
         tmp_path, **KEYS | {"init_authentication_user": '{"username":"admin","password":"other"}'}
     ) as node:
@@ -179,7 +179,9 @@ async def test_users_and_policies_are_made_changed_listed_and_deleted(
     "source", ["0.0.0.0", "::", "0.1.2.3", "224.0.0.1", "ff02::1", "255.255.255.255", "::ffff:0.0.0.0"]
 )
 async def test_a_policy_for_an_address_that_nobody_has_is_refused(tmp_path: Path, source: str) -> None:
-    """Whoever allows 0.0.0.0 means everybody; what was stored before stays, and is for nobody."""
+    """A policy for a whole network has to name 0.0.0.0/0, not 0.0.0.0; one that is already stored stays, and matches
+    nobody.
+    """
     async with running(tmp_path, **KEYS) as node:
         await first_user(node)
         await allow(node, NORMAL, "Topic:t Sub")
@@ -264,7 +266,7 @@ async def test_a_change_is_on_the_slave_when_it_is_answered(tmp_path: Path, role
         assert slave.access.users.existing("admin").is_super
         await admin.CreateAcl(admin_pb2.CreateAclRequest(acl=acl(NORMAL, "Topic:t Sub", "Group:g Sub")))
         assert len(slave.access.acls.policies_of("n")) == 2
-        # The slave knows its callers, and takes no change itself.
+        # The slave recognizes the users, but refuses a change of them.
         await put(master, "t", b"x")
         async with signed(slave, NORMAL, BrokerStub) as reader, signed(slave, ADMIN) as its_admin:
             pulled = broker_pb2.PullRequest(consumer_group="g", topic="t", max_msg_nums=1)
@@ -284,7 +286,7 @@ async def test_a_change_is_on_the_slave_when_it_is_answered(tmp_path: Path, role
 async def test_a_slave_that_dies_while_a_user_is_deleted_keeps_no_policies_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may be promoted then, and another user of that name be made."""
+    """The slave can be promoted then, and an operator can create another user with that name."""
     async with running(tmp_path, **KEYS) as node:
         await allow(node, NORMAL, "Topic:t Sub")
         assert node.access is not None
@@ -353,9 +355,9 @@ async def test_calls_of_our_own_clients_and_operators(tmp_path: Path) -> None:
                 admin.ListUsers(admin_pb2.ListUsersRequest()),
             ):
                 assert (await refused(call)).code() is UNAUTHENTICATED
-        # Nobody has an offer of a stream beside gRPC, where nobody is asked who he is.
+        # Nobody is offered a stream beside gRPC, because such a stream does not check who calls.
         assert node.range_streams.offer() is None
-        # Whoever is there may ask whether the server is well.
+        # The health check needs no signature.
         async with grpc.aio.insecure_channel(node.address) as channel:
             health = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest())
             assert health.status == health_pb2.HealthCheckResponse.SERVING
@@ -383,11 +385,12 @@ async def test_a_snapshot_without_access_control_has_no_secrets(tmp_path: Path) 
 
 
 async def test_ranges_travel_over_grpc_alone(tmp_path: Path) -> None:
-    """The plain sockets, on which nobody says who he is, are not there at all."""
+    """With access control a broker opens no plain sockets, because these do not check who calls."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         async with (
-            running(tmp_path, pull_range_stream_port=port, **KEYS) as node,  # which does not start if it wants the port
+            # port is taken: a broker that opened it would not start
+            running(tmp_path, pull_range_stream_port=port, **KEYS) as node,
             signed(node, NORMAL, BrokerStub) as broker,
             signed(node, None, BrokerStub) as nobody,
         ):
@@ -408,7 +411,7 @@ async def test_ranges_travel_over_grpc_alone(tmp_path: Path) -> None:
 
 
 async def test_waiting_messages_are_not_read_by_a_user_who_may_not_read_their_topic(tmp_path: Path) -> None:
-    """Those with a delay, with a delivery time and of open transactions lie in topics of the broker."""
+    """Delayed and timed messages and half messages wait in topics of the broker."""
     async with running(tmp_path, **KEYS) as node:
         await allow(node, NORMAL, "Topic:* Pub,Sub,Get", "Group:* Sub,Get")
         assert node.access is not None
@@ -422,7 +425,7 @@ async def test_waiting_messages_are_not_read_by_a_user_who_may_not_read_their_to
         assert all(node.store.queues.end(name, 0) == 1 for name in waiting)
 
         async def calls(who: Credentials, name: str) -> Sequence[Any]:
-            """What came of each call that may read a message of the topic."""
+            """Returns the answer or the error of each call that can read a message of the topic."""
             ranges = [broker_pb2.PullRangeRequest.Range(topic=name, until_offset=1)]
             asked = broker_pb2.PullRequest(consumer_group="g", topic=name, max_msg_nums=1)
             async with signed(node, who, BrokerStub) as reader, signed(node, who) as admin:
@@ -438,7 +441,8 @@ async def test_waiting_messages_are_not_read_by_a_user_who_may_not_read_their_to
         for name in waiting:
             for found in await calls(NORMAL, name):
                 assert isinstance(found, grpc.aio.AioRpcError) and found.code() is UNAUTHENTICATED
-        # There is something to read.  The schedule topic has no entry in the table of topics, and so no queue to pull.
+        # An administrator can read these messages.  The schedule topic has no entry in the table of topics, and so no
+        # queue to pull.
         for name, readable in ((SCHEDULE_TOPIC, 3), (HALF_TOPIC, 5)):
             found = [one for one in await calls(ADMIN, name) if not isinstance(one, grpc.aio.AioRpcError)]
             assert sum(b"secret" in one.records for one in found) == readable
@@ -498,7 +502,7 @@ async def test_calls_of_rocketmq_5s_clients(tmp_path: Path) -> None:
         # A stream of settings is answered with a status and ends without an error.
         for headers, topic in ((own, "M"), (wrong, "")):
             stream = v2.Telemetry(metadata=headers)
-            if topic:  # else it is refused for its headers, and may have ended before a write
+            if topic:  # without a topic the headers are wrong: the call is refused for them, maybe before a write
                 publishing = d.Publishing(topics=[resource(topic)])
                 await stream.write(s.TelemetryCommand(settings=d.Settings(publishing=publishing)))
             assert [command.status.code async for command in stream] == [d.UNAUTHORIZED]
@@ -520,13 +524,15 @@ async def test_a_client_of_one_user_is_not_that_of_another(tmp_path: Path) -> No
         settings = d.Settings(publishing=d.Publishing(topics=[resource("T")]))
         await stream.write(s.TelemetryCommand(settings=settings))
         assert (await stream.read()).status.code == d.OK
-        # The same client id, without a right and without settings: neither its stream nor its word counts.
+        # A stream of another user with the same client id, which has no rights and sends no settings, does not replace
+        # the first user's stream, and its termination does not end the first user's client.
         await intruder.write(s.TelemetryCommand())
         await until(lambda: clients("other/client-1"), "the other stream is there")
         ended = await v2.NotifyClientTermination(s.NotifyClientTerminationRequest(), metadata=v2_headers(other))
         assert ended.status.code == d.OK
         assert clients("n/client-1") and not clients("other/client-1")
-        # Nor one that it gives itself on the port for our own clients.
+        # A client id that names another user, given to the port for our own clients, does not take over that user's
+        # client either.
         await allow(node, other, "Topic:M Pub")
         async with signed(node, other, TransactionsStub) as transactions:
             asked = transactions_pb2.CheckRequest(client_id="n/client-1", topics=["M"])
@@ -538,8 +544,9 @@ async def test_a_client_of_one_user_is_not_that_of_another(tmp_path: Path) -> No
 
 
 async def test_polls_of_one_user_are_not_those_of_another_ones_client(tmp_path: Path) -> None:
-    """Whatever id it gives itself: a client may hold a share of all polls, which another user could use up, and end
-    those that it holds."""
+    """A client may hold a share of all polls.  Another user can neither use up that share nor end those polls, whatever
+    client id it sends.
+    """
     other = Credentials("other", "0th3r")
     async with (
         running(tmp_path, grpc_server_port=0, max_long_polls=4, **KEYS) as node,
@@ -558,7 +565,8 @@ async def test_polls_of_one_user_are_not_those_of_another_ones_client(tmp_path: 
             await until(lambda held=held: node.consumption.polls_held > held, "it waits")
         mine = v2.ReceiveMessage(receive(size=1), metadata=v2_headers(NORMAL), timeout=55)
         await until(lambda: node.consumption.polls_held == 3 or mine.done(), "it waits beside them")
-        ends = consumption_pb2.PopRequest(topic="T", ends_polls=True)  # of the intruder's own clients
+        # meant to end polls of the intruder's own clients only
+        ends = consumption_pb2.PopRequest(topic="T", ends_polls=True)
         for client_id, group, held in (("n/client-1", "g", 3), ("client-1", "g", 3), ("client-1", "h", 2)):
             ends.client_id, ends.consumer_group = client_id, group
             await intruder.Pop(ends, timeout=55)
@@ -631,7 +639,7 @@ async def test_a_name_server_takes_registrations_of_brokers_and_changes_of_opera
         anybody = namesrv_pb2_grpc.NameServerStub(channel)
         listed = await anybody.ClusterList(namesrv_pb2.ClusterListRequest())
         assert [broker.broker_name for broker in listed.brokers] == ["broker-a"]
-        assert not stranger.broker.takes_clients_writes  # no name server has answered it
+        assert not stranger.broker.takes_clients_writes  # no name server has answered the stranger
         await put(node, "t", b"x")
         await until(lambda: bool(names.table.route("t")), "the topic is told")
         assert (await anybody.TopicRoute(namesrv_pb2.TopicRouteRequest(topic="t"))).queue_datas

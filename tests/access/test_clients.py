@@ -96,7 +96,7 @@ def test_with_their_keys_they_send_read_commit_and_acknowledge(broker: BrokerThr
 def test_a_refusal_is_told_at_once_and_not_tried_again(
     broker: BrokerThread, tmp_path: Path, keys: dict[str, str], said: str
 ) -> None:
-    """Also with a spool: what a user may not send does not wait on the disk for another answer."""
+    """A send that a user has no right to is refused at once, even by a producer with a spool."""
     for spool in (None, tmp_path / "spool"):
         with producer_of(broker, spool=spool, **keys) as producer:
             with pytest.raises(AccessDenied, match=said) as refused:
@@ -167,7 +167,7 @@ def test_an_operator_makes_changes_and_deletes_users_and_policies(broker: Broker
 def test_a_change_reaches_every_pair_that_takes_it_whatever_another_one_says(
     broker: BrokerThread, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A user that is disabled is not to live on at one pair because another one does not know him."""
+    """A user that is disabled at one pair is also disabled at the others if one of them does not know the user."""
     with broker_thread(tmp_path, **KEYS) as second, Admin("h:1", **OPERATOR) as admin:
         access = second.node.access
         assert access is not None
@@ -202,7 +202,7 @@ def test_a_change_reaches_every_pair_that_takes_it_whatever_another_one_says(
 
 
 def rocketsim(*arguments: str, stdin: str = "", **environment: str) -> tuple[int, str]:
-    """Status and all that is said."""
+    """Runs a command; returns its exit status and all its output."""
     out = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(out):
         patch.setattr(sys, "stdin", io.StringIO(stdin))
@@ -242,7 +242,7 @@ def test_the_command_line_has_its_keys_from_the_environment_or_a_file(broker: Br
 
 
 def test_a_broker_that_refuses_to_tell_its_state_is_no_silent_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Routes are for everybody, the states of brokers are not."""
+    """Everybody may ask for routes, but not for the states of brokers."""
 
     class Refused:
         def cluster_list(self, _: object) -> list[ClusterMember]:

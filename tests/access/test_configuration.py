@@ -80,7 +80,7 @@ def test_what_a_name_server_cannot_enforce_is_refused_by_name(files: tuple[Path,
 
 
 def test_access_control_that_is_switched_off_is_like_none(files: tuple[Path, Path]) -> None:
-    """Credentials alone change nothing but that calls are signed."""
+    """Credentials without access control only make the broker sign its own calls."""
     config = load_namesrv_config(files[1])
     assert interceptors(config)
     assert interceptors(dataclasses.replace(config, authentication_enabled=False)) == []

@@ -22,7 +22,7 @@ from tests.support.brokers import running
 
 NORMAL = Credentials("n", "n0rm4l-s3cr3t")
 UNAUTHENTICATED = grpc.StatusCode.UNAUTHENTICATED
-NAMES_NOTHING = {"PullRange", "Check"}  # calls that are refused, or have nothing, unless they name a topic
+NAMES_NOTHING = {"PullRange", "Check"}  # calls that are refused or have no effect if they name no topic
 V2_NAMES_NOTHING = {"SendMessage", "Heartbeat", "NotifyClientTermination", "Telemetry"}
 OTHER_METHOD = "/rocketsim.Another/Method"
 Headers = tuple[tuple[str, str], ...]
@@ -41,8 +41,8 @@ FORGED = {
 async def outcome(channel: grpc.aio.Channel, method: str, headers: Headers) -> tuple[grpc.StatusCode, list[bytes]]:
     """The status of a call with one empty message, and its answers; on the wire a unary call is a stream of one.
 
-    The message is sent together with the headers.  A write of its own would fail if the server has refused the call by
-    then, and gRPC for Python then says INTERNAL in place of the server's status.
+    The message is sent together with the headers.  A separate write would fail if the server has refused the call by
+    then, and gRPC for Python would report INTERNAL instead of the server's status.
     """
     call = channel.unary_stream(method)(b"", metadata=headers, timeout=60)
     answers: list[bytes] = []
@@ -122,7 +122,9 @@ async def test_a_user_without_the_right_makes_no_call_of_rocketmq_5(tmp_path: Pa
 
 
 async def test_a_signature_that_was_seen_serves_for_its_own_call_only(tmp_path: Path) -> None:
-    """For the quarter of an hour for which it is good, at this port and that of RocketMQ 5's clients."""
+    """A signature is valid for a quarter of an hour at this port and at that for RocketMQ 5's clients, but only for the
+    call it was made for.
+    """
     async with running(tmp_path, grpc_server_port=0, **KEYS) as node:
         await until(lambda: bool(node.v2_port.address), "the port for RocketMQ 5's clients is open")
         await first_user(node)

@@ -59,7 +59,7 @@ def methods_of(*services: Any) -> set[str]:
 
 
 def test_every_method_of_every_service_has_its_rights() -> None:
-    """A call that is added has to be added there: it is refused until then."""
+    """A new call must be added to the table of rights: until then it is refused."""
     files = broker_pb2, consumption_pb2, transactions_pb2, replication_pb2, admin_pb2, health_pb2
     served = methods_of(*(service for file in files for service in file.DESCRIPTOR.services_by_name.values()))
     reflection = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
@@ -73,7 +73,7 @@ def test_every_method_of_every_service_has_its_rights() -> None:
 async def test_every_method_that_a_broker_serves_has_its_rights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also of a service that is put on its server by hand."""
+    """A method has rights even if its service is registered with the server by hand."""
     served: set[str] = set()
     server = type(grpc.aio.server())
     for added_to in (server, MethodTable):
@@ -108,7 +108,7 @@ RANGES = [broker_pb2.PullRangeRequest.Range(topic=name) for name in ("t", "u")]
 @pytest.mark.parametrize(
     ("method", "request_", "policies"),
     [
-        # RocketMQ 5's clients, as its proxy has it
+        # the rights that RocketMQ's proxy asks of version 5 clients
         (V2 + "SendMessage", s.SendMessageRequest(messages=[d.Message(topic=topic("t"))]), ["Topic:t Pub"]),
         (
             V2 + "SendMessage",
@@ -238,7 +238,7 @@ def test_a_call_needs_each_of_its_rights(method: str, request_: Any, policies: l
             f"User:n has no permission to access {name} from 127.0.0.1, no matched policies. Action: "
         )
         assert action in said
-        with pytest.raises(AccessDenied):  # the right on something else
+        with pytest.raises(AccessDenied):  # the user has only the right on another topic or group
             other = "Topic:other" if resource.startswith("Topic") else "Group:other"
             check(method, request_, *(policy for policy in policies if policy != missing), f"{other} {action}")
 

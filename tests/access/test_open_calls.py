@@ -55,7 +55,7 @@ def change_user(node: BrokerNode, **fields: str) -> None:
 
 
 def calls_of(node: BrokerNode, username: str) -> list[Any]:
-    """Those that stay open, on both ports."""
+    """Returns the calls of the user that stay open, on both ports."""
     assert node.access is not None
     guards = [getattr(listener, "__self__", None) for listener in node.access.users.changed]
     return [call for guard in guards if isinstance(guard, AccessInterceptor) for call in guard._open.get(username, ())]
@@ -74,11 +74,11 @@ async def telemetry(v2: Any, who: Credentials, client_id: str) -> Any:
 
 
 async def is_refused(stream: Any) -> None:
-    """Whether or not the broker's last write to it had ended, which a client does not know."""
+    """Checks the refusal, whether or not the last write to this stream had ended: a client does not know that."""
     try:
         assert (await asyncio.wait_for(stream.read(), 60)).status.code == d.UNAUTHORIZED
         assert await asyncio.wait_for(stream.read(), 60) is grpc.aio.EOF
-    except grpc.aio.AioRpcError as error:  # no message could be written beside that one
+    except grpc.aio.AioRpcError as error:  # the broker could not write its answer beside a write that had not ended
         assert error.code() is UNAUTHENTICATED
 
 
@@ -105,7 +105,9 @@ Change = Callable[[BrokerNode], object]
 async def test_streams_and_long_polls_of_a_user_end_when_he_may_not_make_them_any_more(
     tmp_path: Path, change: Change
 ) -> None:
-    """With the code of such a call that begins now, and without what arrives then; those of others go on."""
+    """The calls end with the error that a new call would get, and deliver nothing that arrives later; calls of other
+    users go on.
+    """
     async with (
         running(tmp_path, grpc_server_port=0, **KEYS) as node,
         v2_stub(node) as v2,
@@ -130,7 +132,7 @@ async def test_streams_and_long_polls_of_a_user_end_when_he_may_not_make_them_an
         await until(lambda: open_calls(node, "n") == 5, "all calls are open")
         await until(lambda: node.consumption.polls_held == 2 and node.broker.long_polling.held == 1, "they wait")
         change_user(node)  # nothing has changed
-        allow(node, WHO, "Topic:* All", "Group:* All", "Topic:M Pub")  # nothing that they need
+        allow(node, WHO, "Topic:* All", "Group:* All", "Topic:M Pub")  # removes only rights that the calls do not need
         assert open_calls(node, "n") == 5 and node.access_control.refusals.counts == {}
 
         change(node)
@@ -165,7 +167,7 @@ async def test_a_user_who_is_no_longer_a_super_user_needs_policies_at_once(tmp_p
 async def test_a_user_may_lose_his_rights_while_his_stream_gets_its_first_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, turns: int
 ) -> None:
-    """`turns`: of the event loop, from the beginning of that write on."""
+    """The rights go after that number of event loop `turns` from the start of the first message's write."""
 
     async def lose() -> None:
         for _ in range(turns):
@@ -187,7 +189,7 @@ async def test_a_user_may_lose_his_rights_while_his_stream_gets_its_first_messag
 
 
 async def test_a_stream_that_is_not_read_ends_and_gets_no_more(tmp_path: Path) -> None:
-    """What was under way is given back."""
+    """The messages that were under way to the ended stream are given back."""
     async with (
         running(tmp_path, grpc_server_port=0, mapped_file_size_commit_log=64 << 20, **KEYS) as node,
         v2_stub(node) as v2,
@@ -199,7 +201,7 @@ async def test_a_stream_that_is_not_read_ends_and_gets_no_more(tmp_path: Path) -
         call = v2.ReceiveMessage(receive(size=8), metadata=v2_headers(WHO), timeout=55)
         assert (await call.read()).status.code == d.OK
         taken = node.consumption.state.under_way_count
-        assert taken > 1  # of which less than one is on its way: a client's window is 64 KiB
+        assert taken > 1  # less than one of them is in transit, because a client's window is 64 KiB
         assert node.access is not None
         node.access.users.delete("n", 0)
         read = 0
@@ -234,7 +236,9 @@ async def test_a_client_that_ends_its_call_at_the_same_time_disturbs_nobody(
 async def test_a_request_is_parsed_once_it_is_known_whose_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """No parser sees what nobody has signed: bytes that are no message are refused for their signature."""
+    """A request is parsed only after its signature was checked: unsigned bytes that are no message are refused as
+    unsigned.
+    """
     async with running(tmp_path, grpc_server_port=0, **KEYS) as node:
         await two_users(node)
         await until(lambda: bool(node.v2_port.address), "the port for RocketMQ 5's clients is open")
@@ -263,8 +267,9 @@ async def test_a_request_is_parsed_once_it_is_known_whose_it_is(
 
 @pytest.mark.parametrize("keys", [{}, KEYS], ids=["open", "access control"])
 async def test_an_idle_telemetry_stream_holds_none_of_its_commands(tmp_path: Path, keys: dict[str, Any]) -> None:
-    """Ten thousand may be idle, and a client says how large its settings are.  With access control the last one that
-    needs rights is kept, but as it came: it is asked for again when these change."""
+    """Ten thousand streams may be idle, and their clients choose how large their settings are.  With access control a
+    stream keeps its last command that needs rights, as bytes, to check it again when the rights change.
+    """
     mark = "the one that is looked for"
     settings = d.Settings(publishing=d.Publishing(topics=[resource("T")]), user_agent=d.UA(version=mark))
     command = s.TelemetryCommand(settings=settings).SerializeToString()
@@ -282,7 +287,7 @@ async def test_an_idle_telemetry_stream_holds_none_of_its_commands(tmp_path: Pat
             make_topics(node)
         await until(lambda: bool(node.v2_port.address), "the port for RocketMQ 5's clients is open")
         async with grpc.aio.insecure_channel(node.v2_port.address) as channel:
-            # Bytes to and fro: the only messages are the broker's.
+            # The test sends and receives bytes, so every message object in memory is the broker's.
             stream: Any = channel.stream_stream("/apache.rocketmq.v2.MessagingService/Telemetry")(metadata=headers)
             for _ in range(2):
                 await stream.write(command)
@@ -315,7 +320,9 @@ async def test_refusals_are_counted_and_logged(tmp_path: Path, caplog: pytest.Lo
 
 
 async def test_a_user_who_may_no_longer_send_to_a_topic_is_asked_about_no_transaction_of_it(tmp_path: Path) -> None:
-    """Its stream stays: it has declared no topic.  A question has a message in it, also one of another producer."""
+    """The user's stream stays open, because it has declared no topic.  A question about a transaction contains its
+    message, which may come from another producer.
+    """
     async with running(tmp_path, grpc_server_port=0, **KEYS) as node, v2_stub(node) as v2:
         await two_users(node)
         stream = v2.Telemetry(metadata=v2_headers(WHO, "mine"))
@@ -343,7 +350,9 @@ async def test_a_user_who_may_no_longer_send_to_a_topic_is_asked_about_no_transa
 async def test_messages_renewed_for_a_user_who_lost_the_topic_are_delivered_to_the_rest_of_the_group(
     tmp_path: Path, says_group: bool
 ) -> None:
-    """A push consumer stays connected by its heartbeats, as it has the right on the group; its acks are refused."""
+    """A push consumer stays connected by its heartbeats because it still has the right to the group, but its acks are
+    refused.
+    """
 
     async def taken(v2: Any, who: Credentials, client_id: str) -> list[d.Message]:
         request = receive()
@@ -361,7 +370,8 @@ async def test_messages_renewed_for_a_user_who_lost_the_topic_are_delivered_to_t
         await put(node, "T", b"work")
         (mine,) = await taken(v2, WHO, "mine")
 
-        allow(node, WHO, "Topic:M Sub", "Topic:T Sub", "Group:g Sub")  # nothing that it needs
+        # removes only rights that the heartbeat does not need
+        allow(node, WHO, "Topic:M Sub", "Topic:T Sub", "Group:g Sub")
         assert (await v2.Heartbeat(heartbeat, metadata=v2_headers(WHO, "mine"))).status.code == d.OK
         assert len(node.consumption.state.renewed_for("n/mine")) == 1
         allow(node, WHO, "Topic:M Sub", "Group:g Sub")

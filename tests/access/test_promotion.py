@@ -43,7 +43,7 @@ def knows(node: BrokerNode, who: Credentials) -> bool:
 
 
 async def bounds(node: BrokerNode, who: Credentials, topic: str) -> str:
-    """ "" if the user is answered, else why not."""
+    """Returns "" if the user gets an answer, else the reason for the refusal."""
     async with signed(node, who, BrokerStub) as stub:
         try:
             await stub.QueueBounds(broker_pb2.QueueBoundsRequest(topic=topic), timeout=60)
@@ -85,14 +85,16 @@ async def test_a_slave_that_was_away_hears_of_changes_and_is_promoted_with_them(
         assert await bounds(slave, GOES, "t") == "User:m is not found."
         assert await bounds(slave, STAYS, "u") == ""
         assert "has no permission to access Topic:t" in await bounds(slave, STAYS, "t")
-        async with signed(slave, ADMIN) as admin:  # its users are its own from now on
+        async with signed(slave, ADMIN) as admin:  # from now on the slave keeps users of its own
             made = metadata_pb2.User(username="m", password="another")
             await admin.CreateUser(admin_pb2.CreateUserRequest(user=made), timeout=60)
         assert "has no permission" in await bounds(slave, Credentials("m", "another"), "t")
 
 
 async def test_what_only_a_former_master_had_is_gone_once_it_follows_the_new_one(tmp_path: Path) -> None:
-    """Although it has counted more changes: the ghost's rights are what nobody answered for."""
+    """The former master's users go although it has counted more changes than the new one: nobody has
+    acknowledged them.
+    """
     async with running(tmp_path / "m", **KEYS) as master:
         await first_user(master)
         await put(master, "t", b"x")

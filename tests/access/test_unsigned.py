@@ -52,7 +52,7 @@ GUARDED = [
 
 
 async def test_a_call_without_a_signature_is_refused_before_its_request_has_come(tmp_path: Path) -> None:
-    """So that nothing of it is received, unpacked or parsed, whether or not it ever comes to its end."""
+    """Nothing of the request is received, unpacked or parsed, whether or not it is ever complete."""
     async with servers(tmp_path, **KEYS) as addresses, AsyncExitStack() as stack:
         channels = {
             name: await stack.enter_async_context(grpc.aio.insecure_channel(address))
@@ -71,7 +71,9 @@ async def test_a_call_without_a_signature_is_refused_before_its_request_has_come
 
 @pytest.mark.parametrize("keys", [{}, KEYS], ids=["open", "access control"])
 async def test_no_port_unpacks_what_grpc_has_compressed(tmp_path: Path, keys: dict[str, Any]) -> None:
-    """Also of who may make the call: none of our clients compresses calls, and a few KiB may unpack to 100 MiB."""
+    """Compressed requests are refused from any caller: none of our clients compresses, and a few KiB can unpack to 100
+    MiB.
+    """
     calls = {
         "name server": LIST,
         "broker": "/rocketsim.Admin/ListTopics",
@@ -110,7 +112,7 @@ async def test_half_sent_requests_of_anybody_hold_up_no_whole_ones(monkeypatch: 
 def test_a_client_sends_little_ahead_of_what_is_asked_for_where_calls_are_signed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """gRPC's own windows of 4 MiB a stream, and up to 64 MiB, are memory that anybody could fill."""
+    """With gRPC's default windows, 4 MiB a stream and up to 64 MiB, any caller could fill the server's memory."""
     made: list[dict[str, Any]] = []
     monkeypatch.setattr("grpc.aio.server", lambda **arguments: made.append(dict(arguments["options"])))
     build_server(1 << 20)
@@ -121,7 +123,7 @@ def test_a_client_sends_little_ahead_of_what_is_asked_for_where_calls_are_signed
 
 
 class Call:
-    """Of the connection `name`; its request comes when `came` is set."""
+    """A call over the connection `name`, whose request arrives when `came` is set."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -197,7 +199,7 @@ async def test_waiting_requests_are_bounded_and_a_client_that_leaves_makes_room(
 
 
 async def test_a_user_who_goes_while_his_request_is_on_its_way_is_refused(tmp_path: Path) -> None:
-    """The signature was looked at long before."""
+    """The user is deleted after the signature was checked and before the request arrives."""
     who = Credentials("n", "n0rm4l-s3cr3t")
     async with running(tmp_path, **KEYS) as node:
         await first_user(node)
@@ -207,7 +209,8 @@ async def test_a_user_who_goes_while_his_request_is_on_its_way_is_refused(tmp_pa
         async with grpc.aio.insecure_channel(node.address) as channel:
             call = channel.stream_stream(method)(metadata=signed_headers(who, method, time.time()), timeout=60)
             other = channel.stream_stream(method)(metadata=(), timeout=60)
-            assert await other.code() is grpc.StatusCode.UNAUTHENTICATED  # so the headers of both were looked at
+            # the server has checked the headers of both calls now
+            assert await other.code() is grpc.StatusCode.UNAUTHENTICATED
             node.access.users.delete("n", 0)
             await call.write(b"")
             assert await call.code() is grpc.StatusCode.UNAUTHENTICATED

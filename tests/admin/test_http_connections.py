@@ -51,7 +51,7 @@ async def test_half_sent_requests_take_no_more_threads_and_keep_nobody_out(
 
 
 class Server:
-    """As the standard library's, without threads."""
+    """Behaves like the standard library's HTTP server, without threads."""
 
     def __init__(self, *accepted: socket.socket) -> None:
         self.waiting = list(accepted)

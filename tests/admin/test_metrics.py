@@ -29,7 +29,7 @@ Labels = dict[str, str]
 
 
 async def page(node: BrokerNode) -> str:
-    """As a scrape gets it, with all figures as they are now."""
+    """Returns the metrics as a scrape gets them, with all values taken now."""
     node.status.sample()
     node.metrics.take_snapshot()
     node.metrics.groups.lags = await node.administration.lags.take()

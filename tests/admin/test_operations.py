@@ -479,7 +479,7 @@ async def test_records_that_expire_between_search_and_read_are_passed_over(
 ) -> None:
     in_four_days = datetime.now().replace(hour=4, minute=30) + timedelta(days=4)
     async with running(tmp_path) as node:
-        for number in range(7):  # three in a file of the log
+        for number in range(7):  # three messages fit into a file of the log
             await put(node, "t", b"%d" % number * 300_000, KEYS="k")
         await until(lambda: node.store.index.behind == 0, "indexed")
         asked = Operations(node.broker, node.leadership)
@@ -491,7 +491,7 @@ async def test_records_that_expire_between_search_and_read_are_passed_over(
             assert node.store.min_offset == offsets[0]
 
         with monkeypatch.context() as patched:
-            while_reading(patched, expire, call=3)  # behind the search and the newest record
+            while_reading(patched, expire, call=3)  # after the search and after reading the newest record
             records, more_before = await asked.messages_by_key("t", "k", 7, 0, None, None)
         assert [body[:1] for record in records for body in bodies_in(record)] == [b"6"]
         assert more_before is None, "all others were looked at"
@@ -529,7 +529,9 @@ async def test_a_message_that_expires_between_search_and_read_is_not_there(
 async def test_what_an_answer_has_no_room_for_follows_where_others_expired(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Newest first: two messages that fit into the answer with an expired one between them, and one more."""
+    """Of four messages, newest first, an answer has room for two, the third has expired, and the search goes on with
+    the fourth.
+    """
     monkeypatch.setattr(messages, "MAX_QUERY_BYTES", 2500)
     async with running(tmp_path) as node:
         for number in range(4):

@@ -1,5 +1,5 @@
-"""Every change by an operator is answered when slaves have it, or the answer says that they lack it.  The rule is that
-of commits of offsets, in every mode.
+"""Every change by an operator is answered when slaves have it, or the answer says that they lack it.  The answer
+follows the same rule as that to commits of offsets, in every mode.
 """
 
 import asyncio
@@ -78,7 +78,7 @@ by_method = pytest.mark.parametrize("change", CHANGES, ids=lambda change: change
 
 
 async def answered(node: BrokerNode, change: Change) -> str:
-    """Makes what the change is about, makes the change, and returns the name of the answer's status."""
+    """Prepares what the change is about, makes the change, and returns the name of the answer's status."""
     node.groups.put(SubscriptionGroup(GONE), 0)
     node.offsets.commit(GONE, "t", {0: 1})
     node.known_slaves.joined(7, "10.0.0.7:10911")

@@ -44,9 +44,9 @@ def test_warm_up_does_not_count(bench):
 @pytest.mark.parametrize(
     ("rates", "seconds", "used"),
     [
-        ((100.0, 50.0, 200.0, 201.0), 4, 4),  # a dip in the middle does not end it
-        ((100.0, 200.0, 300.0, 310.0, 900.0), 1, 4),  # nor does the time, as long as it gets faster
-        ((100.0, 90.0, 900.0), 0, 2),  # warm from before: two tell
+        ((100.0, 50.0, 200.0, 201.0), 4, 4),  # a single slow run does not end the warm-up
+        ((100.0, 200.0, 300.0, 310.0, 900.0), 1, 4),  # the elapsed time does not end the warm-up while the rate rises
+        ((100.0, 90.0, 900.0), 0, 2),  # two runs are enough for a peer that was warm already
     ],
 )
 def test_a_peer_is_warm_once_it_had_its_time_and_gets_no_faster(rates, seconds, used):
@@ -170,7 +170,9 @@ def test_a_quick_run_with_less_pending_work_has_no_verdict(tmp_path):
 
 
 def test_a_quick_run_whose_start_weighs_more_than_the_full_one_s_has_no_verdict(tmp_path):
-    """4 M rows: 1.6 s, half of it the start, against 6.1 s, two thirds of it the start."""
+    """Of 4 M rows, the quick run takes 1.6 s, half of it the start; the peer takes 6.1 s, two thirds of it
+    the start.
+    """
     bench = Bench("test", QUICK, tmp_path, ExitStack(), lambda *_: None)
     ours, peer = {"rate": 4e6 / 1.6, "seconds": 1.6}, {"rate": 4e6 / 6.1, "seconds": 6.1}
     results = bench.contest(

@@ -1,4 +1,4 @@
-"""Each transport of pulls has a raw stream of bytes, which moves as many bytes as it is asked for."""
+"""Every transport of pulls has a raw stream of bytes, which moves as many bytes as it was asked for."""
 
 import pytest
 

@@ -53,7 +53,7 @@ def facts(pid: int) -> tuple[int, str | None]:
 def commands_of_children() -> dict[int, str]:
     found = {}
     for process in psutil.Process().children(recursive=True):
-        with suppress(psutil.NoSuchProcess):  # a zombie, too: an earlier test's child that has ended
+        with suppress(psutil.NoSuchProcess):  # the list can contain a zombie, an ended child of an earlier test
             found[process.pid] = " ".join(process.cmdline())
     return found
 
@@ -124,7 +124,7 @@ def test_the_head_of_a_table_says_what_everybody_shares():
 
 def test_a_driver_that_is_killed_because_it_hangs_takes_along_what_it_has_started(tmp_path, monkeypatch):
     driver = Driver("test", [sys.executable, "-c", STARTS_A_CHILD], tmp_path / "log")
-    driver.ask("started")  # says the child, which does not look at its input
+    driver.ask("started")  # the child prints this answer, and never reads its input
     (child,) = psutil.Process(driver.pid).children()
     monkeypatch.setattr(driver_module, "ANSWER_TIMEOUT_S", 0.1)
     with pytest.raises(Unavailable, match="ended because it hung"):

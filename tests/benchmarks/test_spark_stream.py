@@ -17,7 +17,8 @@ def batch(second, took_ms, rows):
 def test_the_rate_is_that_of_the_batches_with_data():
     progress = [batch(1, 900, 0), batch(10, 1000, 300), batch(11, 500, 300), batch(12.5, 1500, 400), batch(20, 5000, 0)]
     sample = dict(steady(progress))
-    assert sample.pop("full_rate") == (300 + 7 * 350) / (1 + 7 * 1.5)  # seven times one of the later two
+    # estimated: the first batch, and seven times one of the later two
+    assert sample.pop("full_rate") == (300 + 7 * 350) / (1 + 7 * 1.5)
     assert sample == {"messages": 1000, "seconds": 4.0, "rate": 250.0, "batches": 3}
 
 

@@ -40,7 +40,7 @@ def test_every_benchmark_is_in_with_spark_or_in_without_spark():
 
 
 def test_each_target_is_the_promised_one():
-    """Of a ratio, or of the figure itself."""
+    """A target is a ratio or the benchmark's own figure."""
     found = {name: value for name, value in vars(targets).items() if isinstance(value, Target | dict)}
     said = {
         name: [

@@ -69,7 +69,7 @@ def test_the_trace_has_a_row_for_each_put():
 
 
 def test_a_broker_that_is_traced_notes_what_its_log_and_stream_did():
-    """In a process of its own, because the traced functions stay wrapped."""
+    """The traced broker runs in a process of its own, because the traced functions stay wrapped."""
     code = """
 import asyncio, sys
 from types import SimpleNamespace

@@ -89,7 +89,7 @@ def test_what_a_broker_that_does_not_start_advises_makes_it_start(
 def test_a_table_of_users_that_is_damaged_is_put_back_or_moved_away_by_hand(
     tmp_path: Path, cure: str, left: list[str]
 ) -> None:
-    """Its .bak is not taken by itself: it may have a right that the last change took away."""
+    """A start does not use the .bak by itself: it may contain a right that the last change took away."""
     config = small_config(tmp_path, **KEYS)
     node = BrokerNode.open(config)
     assert node.access is not None
@@ -188,12 +188,12 @@ async def test_a_slave_that_is_configured_as_its_master_follows_it(
 
 
 def one_record_differs(master: Path, slave: Path) -> None:
-    """In its properties, which the record's CRC does not cover: each log is sound by itself."""
+    """Changes a record's properties, which its CRC does not cover, so each log is sound by itself."""
     path = [file for file in sorted((slave / "commitlog").iterdir()) if b"TAGS" in file.read_bytes()][-1]
     data = path.read_bytes()
     at = data.rindex(b"TAGS\x01A")
     path.write_bytes(data[:at] + b"TAGS\x01B" + data[at + 6 :])
-    (slave / "rocketsim" / "flushed").unlink()  # it has the CRC of the log's last bytes
+    (slave / "rocketsim" / "flushed").unlink()  # the file contains the CRC of the log's last bytes, which have changed
 
 
 def histories_differ(master: Path, slave: Path) -> None:
@@ -208,7 +208,7 @@ def the_masters_log_is_lost(master: Path, slave: Path) -> None:
 
 
 def the_master_lost_its_tail(master: Path, slave: Path) -> None:
-    """And noted a clean stop nevertheless: it goes on in its epoch."""
+    """Cuts the master's log and notes a clean stop nevertheless, so the master goes on in its epoch."""
     store = open_store(master, mapped_file_size_commit_log=1 << 20, mapped_file_size_consume_queue=20 * 1000)
     store.truncate(records_of(store)[1].commit_log_offset, None)
     store.close()

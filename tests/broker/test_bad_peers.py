@@ -31,8 +31,9 @@ from tests.support.brokers import name_server, put, running
 from tests.support.memory_log import MemoryLog, record
 
 GARBAGE = b"\x0f\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"  # no protobuf message
-TURNS_OF_AN_ACCEPTED_CONNECTION = 5  # of the event loop, until asyncio has called `connected` with it
-SETTINGS_FRAME = b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"  # of HTTP/2: what a server says first
+# turns of the event loop until asyncio has called `connected` for the new connection
+TURNS_OF_AN_ACCEPTED_CONNECTION = 5
+SETTINGS_FRAME = b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"  # an empty HTTP/2 SETTINGS frame, which a server sends first
 
 
 IDENTITY = Identity(
@@ -106,7 +107,7 @@ async def socket_peer(behaves: Socket) -> AsyncIterator[tuple[str, Calls]]:
     calls = Calls()
     connections: list[tuple[asyncio.StreamWriter, asyncio.Task[None]]] = []
 
-    # A plain function, so that a connection whose task never begins is closed, too.
+    # `connected` is a plain function, so that a connection is closed even if its task never begins.
     def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         calls.count += 1
         connections.append((writer, asyncio.ensure_future(serve(reader, writer))))
@@ -197,7 +198,9 @@ STREAMS: list[Stream] = [
 async def grpc_peer(
     behaves: Stream, *answers: Any, others: Mapping[str, Stream] | None = None
 ) -> AsyncIterator[tuple[str, Calls]]:
-    """Serves every method of every service with this handler, but those of `others`.  Bytes are sent as they are."""
+    """Serves every method of every service with the handler `behaves`, except those named in `others`.  Bytes are sent
+    as they are.
+    """
     calls = Calls()
 
     class Handler(grpc.GenericRpcHandler):
@@ -393,7 +396,7 @@ def test_whatever_a_master_answers_to_a_handshake_is_taken_or_refused(
 
 # --- peers of a promotion ---------------------------------------------------------------------------------------------
 
-# A unary call: what ends after its answer is a good peer.
+# Ways to answer a unary call: a peer that ends the call after its answer is a good one.
 ONE_ANSWER: list[Stream] = [
     refuses,
     ends_at_once,
@@ -429,7 +432,7 @@ async def test_no_other_slave_ends_one_that_calls_the_roll_for_its_promotion(tmp
 async def test_no_other_slave_ends_one_that_asks_it_for_a_promise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, behaves: Stream
 ) -> None:
-    """It answers the roll call as it should."""
+    """The other slave answers the roll call correctly, and misbehaves only when it is asked for a promise."""
     monkeypatch.setattr(roll_call, "ANSWER_WITHIN_S", 60.0)
     member = replication_pb2.GetMemberResponse(broker_id=2)
     enough = 0.1 if behaves is hears_and_is_silent else 60.0
@@ -464,7 +467,7 @@ async def test_an_empty_answer_of_another_slave_is_no_promise(tmp_path: Path) ->
 
 
 async def pulls(node: BrokerNode) -> bool:
-    """The broker answers calls."""
+    """Returns whether the broker answers a call."""
     async with grpc.aio.insecure_channel(node.address, [("grpc.use_local_subchannel_pool", 1)]) as channel:
         request = broker_pb2.QueueBoundsRequest(topic="TBW102")
         return bool(await BrokerStub(channel).QueueBounds(request, timeout=60))
@@ -523,7 +526,7 @@ async def test_no_slave_ends_its_master(tmp_path: Path, steps: int, how: str) ->
                         await stream.read()
                 await end(stream, how)
             except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-                assert steps > 2  # its ack of what it was not sent was refused already
+                assert steps > 2  # the broker had already refused its ack of bytes that were never sent
         await until(lambda: not node.replication_master.streams, "the stream is over")
         assert not node.replication_master.greeting.locked()
         await put(node, "t", b"y")

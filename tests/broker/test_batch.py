@@ -93,7 +93,7 @@ def test_a_few_messages_are_judged_as_many_are(sent, flip, off):
 
 
 def stored(frames: list[list[record.Record]]) -> tuple[list[Appended | str], MessageStore]:
-    """The store's answers to these frames, and the store."""
+    """Puts these frames into a new store; returns the answers, and the store."""
     store = open_store(ROOT, MemoryFiles(), delay_levels_ms=(1000, 5000))
     answers: list[Appended | str] = []
     for number, frame in enumerate(frames):

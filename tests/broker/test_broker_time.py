@@ -70,7 +70,7 @@ def test_a_step_that_does_not_last_moves_no_time(by_ms):
 
 
 def test_a_step_ahead_that_lasts_is_believed_but_not_by_retention():
-    """As after a pause of a virtual machine, whose clock since boot stood still, too."""
+    """A virtual machine that was paused shows such a step, because its clock since boot stood still, too."""
     machine = Machine()
     machine.off_ms = 8 * HOUR
     machine.let_pass(BELIEVED_AFTER_MS + 1000)
@@ -133,7 +133,7 @@ def test_a_clock_that_runs_twice_as_fast_is_followed_no_faster_than_a_difference
 
 
 def test_a_suspended_machine_has_its_time_at_once():
-    """The clock since boot goes on while it sleeps."""
+    """The clock since boot goes on while the machine sleeps, so the whole step is believed at once."""
     machine = Machine()
     machine.passed_ms += 8 * HOUR
     assert machine.errors() == (0, 0)
@@ -168,7 +168,7 @@ def test_after_a_start_retention_waits_for_the_clock_to_be_set():
 
 
 def test_a_slave_goes_on_from_the_store_times_of_its_master():
-    """Whose clock may be ahead; the slave's own time of day does not change."""
+    """Store times follow a master whose clock is ahead, while the slave's own time of day does not change."""
     machine = Machine()
     for _ in range(10):
         machine.let_pass(1000)
@@ -187,7 +187,7 @@ def test_a_store_time_that_no_clock_can_have_is_not_followed():
 
 @pytest.mark.parametrize("seed", range(30))
 def test_store_times_never_fall_and_no_delay_is_much_longer_than_it_is(seed):
-    """Whatever the wall clock does, and whoever has written the log before a restart."""
+    """The wall clock may step in any way, and the log may contain later store times at a restart."""
     chance = random.Random(seed)
     machine = Machine(chance.choice((0, -HOUR, DAY)))
     before, began = machine.time.now_ms(), 0

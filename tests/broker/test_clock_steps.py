@@ -29,7 +29,7 @@ STEPS = pytest.mark.parametrize("step_ms", [-HOUR, 80 * HOUR])
 
 
 class Clocks:
-    """Those of a machine on which time passes when the test says so."""
+    """The clocks of a machine on which time passes only when the test says so."""
 
     def __init__(self) -> None:
         self.passed_ms = self.off_ms = 0
@@ -105,7 +105,7 @@ async def test_a_delivery_comes_again_at_its_deadline_when_the_wall_clock_steps(
 
 @pytest.mark.parametrize("step_ms", [-500, -5_000, -HOUR, HOUR])
 async def test_a_search_by_time_passes_over_nothing_when_the_wall_clock_steps(tmp_path: Path, step_ms: int) -> None:
-    """Also behind a restart, which believes the wall clock at once."""
+    """A search finds all messages, also after a restart, when the broker believes the wall clock at once."""
     clocks = Clocks()
 
     async def send(node: BrokerNode) -> None:
@@ -127,7 +127,7 @@ async def test_a_search_by_time_passes_over_nothing_when_the_wall_clock_steps(tm
 
 
 async def test_store_times_go_on_behind_the_log_after_a_kill(tmp_path: Path) -> None:
-    """The checkpoint is a minute old then: the end of the log is what counts."""
+    """The checkpoint is a minute old at the kill, so store times continue from the end of the log."""
     clocks = Clocks()
     async with running_by(clocks, tmp_path) as node:
         await put(node, "t", b"a")
@@ -161,6 +161,6 @@ async def test_a_clock_that_is_ahead_for_a_while_deletes_no_log_file(tmp_path: P
         assert metrics["rocketsim_clock_doubted_seconds"] == 80 * 3600
         assert metrics["rocketsim_clock_steps_total"] == 1
         clocks.off_ms = 0
-        clocks.passed_ms += 73 * HOUR  # as long as the machine was suspended
+        clocks.passed_ms += 73 * HOUR  # The machine was suspended that long.
         await node.retention.delete_expired()
         assert node.store.min_offset > 0

@@ -32,7 +32,7 @@ SYNC = {"broker_role": BrokerRole.SYNC_MASTER}
 
 
 async def commit(node: BrokerNode, offset: int) -> str:
-    """Returns the name of the status."""
+    """Commits the offset; returns the name of the answer's status."""
     entry = pb.CommitOffsetsRequest.Entry(topic="t", queue_id=0, offset=offset)
     async with stub_of(node) as stub:
         answer = await stub.CommitOffsets(pb.CommitOffsetsRequest(consumer_group="g", entries=[entry]), timeout=30)
@@ -40,7 +40,7 @@ async def commit(node: BrokerNode, offset: int) -> str:
 
 
 async def reset(node: BrokerNode) -> str:
-    """To the first message; returns the name of the status."""
+    """Resets the group to the first message; returns the name of the answer's status."""
     asked = admin_pb2.ResetOffsetByTimeRequest(group="g", topic="t", timestamp=0, queue_ids=[0])
     async with stub_of(node, AdminStub) as admin:
         return CommitStatus.Name((await admin.ResetOffsetByTime(asked, timeout=60)).status)
@@ -56,7 +56,7 @@ async def committed(node: BrokerNode) -> int:
 async def pair_without_ticks(
     folder: Path, monkeypatch: pytest.MonkeyPatch, **keys: Any
 ) -> AsyncIterator[tuple[BrokerNode, BrokerNode]]:
-    """Nothing reaches the slave by a tick or a poll: what it has was sent because a commit waits."""
+    """Starts a pair whose slave gets nothing by ticks or polls: everything it has was sent because a commit waits."""
     monkeypatch.setattr(tick, "TICK_S", 3600.0)
     async with pair(folder, sync_metadata_interval=1_000_000, **(SYNC | keys)) as (_, master, slave):
         await put(master, "t", *[b"x"] * 100)
@@ -66,7 +66,7 @@ async def pair_without_ticks(
 
 
 def acks_name_no_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As with a slave of an older version, whose acknowledgements name no change."""
+    """Slaves acknowledge as those of an older version do, without the number of the last change."""
 
     def ack(self: Follower, flushed_offset: int) -> replication_pb2.Ack:
         said = honest(self, flushed_offset)
@@ -170,7 +170,7 @@ async def test_a_slave_that_hangs_is_said_before_the_callers_deadline(
 async def test_a_slave_without_room_for_its_tables_acknowledges_no_commit_until_there_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The master has the offset and says who has not; the slave's log goes on."""
+    """The master keeps the offset and reports that the slave lacks it; the slave's log goes on."""
     async with pair(tmp_path, slave_timeout=20_000, sync_metadata_interval=100, **SYNC) as (_, master, slave):
         await put(master, "t", b"x", b"y")
         await until(lambda: "t" in slave.topics.entries, "the topic")
@@ -229,7 +229,7 @@ async def test_what_a_replaced_master_reset_does_not_win_over_the_promoted_slave
             await until(lambda: slave.store.end_offset == master.store.end_offset, "copied")
             await slave.leadership.promote("broker-a", 0, BrokerRole.ASYNC_MASTER, force=True)
             await until(lambda: master.mastership.standing is Standing.FENCED, "fenced")
-            # What it did before it heard of that: records, and a reset behind them.
+            # Before it heard of the promotion, the old master had stored records and reset offsets after them.
             master.store.append_one(Record(topic="t", body=b"y", queue_id=0), 1, b"\x7f\0\0\1\0\0\0\0")
             master.offsets.reset("g", "t", {0: 3})
             master.offsets.reset("g", "t", {0: 2})

@@ -1,4 +1,6 @@
-"""Topics and subscription groups: RocketMQ's files, versions, deletions, and their replication to a slave."""
+"""Topics and subscription groups are kept in RocketMQ's files, with versions and deletions, and replicated to a slave.
+RocketMQ's files, versions, deletions, and their replication to a slave.
+"""
 
 import asyncio
 import threading
@@ -158,7 +160,7 @@ def test_a_change_that_does_not_reach_the_disk_has_not_happened(tmp_path: Path) 
 
 
 class SlowDisk(JsonFile):
-    """Saves when `goes_on` is set; `threads` are those that have saved."""
+    """Waits in `save` until `goes_on` is set; `threads` lists the threads that have saved."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -273,7 +275,7 @@ def test_a_snapshot_tells_that_a_topic_was_deleted_and_made_again(tmp_path: Path
     topics.adopt(DataVersion(2, 2), [TopicConfig("t")], {"t": {0: 3}}, complete=True)
     again = topics_in(tmp_path)
     assert set(again.entries) == {"t"}
-    assert again.tombstones["t"].queue_offsets == {0: 3}  # for slaves of its own, once it is promoted
+    assert again.tombstones["t"].queue_offsets == {0: 3}  # once promoted, it sends these offsets to its own slaves
 
 
 def test_a_second_deletion_forgets_no_queue_of_the_first(tmp_path: Path) -> None:

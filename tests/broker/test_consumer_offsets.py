@@ -40,7 +40,7 @@ class MemoryFile:
 
 
 class Until:
-    """The history of a log that has what all logs have up to an offset."""
+    """The history of a log that equals every other log up to the offset `common`."""
 
     def __init__(self, common: int = 1 << 62, end: Callable[[], LogPoint] = LogPoint) -> None:
         self._common = common
@@ -112,7 +112,7 @@ def test_a_commit_that_cannot_be_journaled_is_refused_and_did_not_happen(tmp_pat
         offsets.commit("g", "t", dict.fromkeys(range(50), 6))
     assert offsets.get("g", "t", 0) == (0, 5)
     disk.fail("pwrite", errno.EIO, part=part)
-    disk.fail("pwrite", errno.EIO)  # nor can it be taken back now
+    disk.fail("pwrite", errno.EIO)  # the write of the reverted offsets fails as well
     with pytest.raises(ServiceNotAvailable, match="group g"):
         offsets.commit("g", "t", dict.fromkeys(range(50), 6))
     offsets.commit("g", "t", {0: 7})
@@ -129,7 +129,7 @@ def test_commits_go_on_in_the_reserve_of_a_full_disk_and_are_refused_behind_it(t
             with pytest.raises(OSError, match="no room"):
                 offsets.compaction(now_ms=1)
     assert number > 100 and offsets.get("g", "t", 0) == (0, number - 1)
-    offsets = offsets_in(tmp_path, disk := disk.kill(), reserve=4096)  # a start finds no room either
+    offsets = offsets_in(tmp_path, disk := disk.kill(), reserve=4096)  # there is no room at the start either
     assert offsets.get("g", "t", 0) == (0, number - 1)
     disk.make_room()
     offsets.commit("g", "t", {0: number})
@@ -291,7 +291,7 @@ def test_a_damaged_line_takes_no_other_with_it(tmp_path: Path, damage: Any, capl
         offsets.commit("g", "t", {queue: offset})
     journal = tmp_path / "offsets.journal"
     first, middle, last = journal.read_bytes().rstrip(b"\0").splitlines(keepends=True)
-    old = b'["g","t",{"3":[0,8]}]\n'  # of a version without checksums
+    old = b'["g","t",{"3":[0,8]}]\n'  # a line that a version without checksums wrote
     journal.write_bytes(first + damage(middle) + last + old)
     for _ in range(2):
         again = offsets_in(tmp_path)
@@ -328,7 +328,7 @@ def test_a_deleted_topics_offsets_do_not_come_back(tmp_path: Path) -> None:
     assert list(offsets.of_group("g")) == [("u", 0, (0, 1))]
     compact(offsets)
     again = offsets_in(tmp_path)
-    assert again.merge([("g", "t", {0: OffsetEntry(0, 100)})]) == 0  # a slave that had not heard of it
+    assert again.merge([("g", "t", {0: OffsetEntry(0, 100)})]) == 0  # a slave that has not heard of the deletion
     assert again.get("g", "t", 0).offset == -1
     assert again.commit("g", "t", {0: 3}) == {0: 3}
     assert again.get("g", "t", 0) == (1, 3)
@@ -433,7 +433,7 @@ def test_what_rocketmq_has_committed_since_counts(tmp_path: Path) -> None:
 
 
 def test_a_stop_may_die_before_it_has_noted_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also one after another that has noted something else."""
+    """A stop can die between its two files, also right after another stop that died so."""
     for offset in (3, 4, 5):
         offsets = noting_in(tmp_path)
         assert everything(offsets).get(("g", "t"), {}) == {}
@@ -479,7 +479,9 @@ def test_what_a_master_lost_of_what_it_had_is_handed_back(tmp_path: Path) -> Non
 
 
 def test_of_a_generation_of_another_history_nothing_stays_on_a_slave(tmp_path: Path) -> None:
-    """The old master is a slave now: its log was cut, and the generations that it raised there are no longer valid."""
+    """The old master is a slave now, and its log was cut, so the generations that it raised in that part are no longer
+    valid.
+    """
     forked, common = LogPoint(1, 7, 900), LogPoint(1, 7, 500)
     slave = offsets_in(tmp_path, history=Until(600))
     slave.merge(
@@ -498,7 +500,7 @@ def test_of_a_generation_of_another_history_nothing_stays_on_a_slave(tmp_path: P
 
 
 def test_a_promoted_slave_makes_its_own_what_was_raised_in_records_that_it_does_not_have(tmp_path: Path) -> None:
-    """A reset comes to a slave before the records in front of it."""
+    """A slave gets a reset before the records that precede it in the log."""
     unknown, common, here = LogPoint(4, 7, 900), LogPoint(1, 7, 500), LogPoint(5, 8, 600)
     history: dict[str, Any] = {"history": Until(600, lambda: here)}
     slave = offsets_in(tmp_path, **history)

@@ -255,7 +255,7 @@ async def deliver_all(node: BrokerNode, count: int) -> list[bytes]:
 
 
 def forget_deliveries(folder: Path) -> None:
-    """What was delivered is only in the log then."""
+    """Removes the files of delivered positions, so that only the log knows what was delivered."""
     for name in ("config/delayOffset.json", "rocketsim/delay_position.json"):
         JsonFile(folder / name).remove()
 
@@ -416,7 +416,7 @@ async def test_a_slave_takes_the_masters_word_only_for_a_log_it_has(tmp_path: Pa
         end = node.store.end_offset
         files = JsonFile(tmp_path / "d.json"), JsonFile(tmp_path / "p.json")
         slave = ScheduleService(node.broker, *files)
-        slave.take_masters_position(DelayPosition(end + 1, {1: 9}))  # true for more than this log has
+        slave.take_masters_position(DelayPosition(end + 1, {1: 9}))  # the position lies beyond the end of this log
         assert slave.position().offsets == {}
         slave.take_masters_position(DelayPosition(end, {1: 5}))
         assert slave.position() == DelayPosition(end, {1: 5})

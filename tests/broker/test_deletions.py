@@ -53,7 +53,7 @@ class HeldTable:
 
 @asynccontextmanager
 async def deleting(node: BrokerNode, monkeypatch: pytest.MonkeyPatch, name: str = "t") -> AsyncIterator[None]:
-    """Within it the deletion of the topic is on its thread; behind it the topic is deleted."""
+    """Inside the context the deletion of the topic waits in its thread; after it the topic is deleted."""
     before = node.store.queues.ends(name)
     table = HeldTable(node, monkeypatch)
 
@@ -75,13 +75,13 @@ async def deleting(node: BrokerNode, monkeypatch: pytest.MonkeyPatch, name: str 
 
 
 async def turns(count: int = 50) -> None:
-    """What can be done without the disk of the table is done."""
+    """Lets the event loop do everything that needs no write of the topics' table."""
     for _ in range(count):
         await asyncio.sleep(0)
 
 
 def made_again(node: BrokerNode) -> list[bytes]:
-    """What the next topic of that name has."""
+    """Creates the topic again and returns the messages that it has."""
     node.topics.put(TopicConfig("t", 2, 2), 2)
     found = []
     for queue_id in range(2):
@@ -200,7 +200,7 @@ async def test_delay_levels_wait_and_drop_what_is_for_a_deleted_topic(
 async def test_moves_wait_for_a_deletion_of_the_topic_that_they_go_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A retry topic and the dead letters: the copy comes to the topic that is made again."""
+    """A message that moves to a retry topic or to the dead letters is copied once that topic exists again."""
     async with with_topic(tmp_path) as node:
         node.groups.put(SubscriptionGroup("g"), 0)
         consumption = node.consumption
@@ -241,7 +241,7 @@ async def test_the_one_door_refuses_what_did_not_wait(tmp_path: Path, monkeypatc
 
 
 async def test_what_goes_with_a_topic_goes_in_the_step_in_which_the_table_becomes(tmp_path: Path) -> None:
-    """Nobody finds the topic gone and its offsets or entries there."""
+    """Nobody sees the topic gone while its offsets or queue entries are still there."""
     async with with_topic(tmp_path) as node:
         node.offsets.commit("g", "t", {0: 1})
         found = []

@@ -52,7 +52,9 @@ async def test_name_servers_hear_its_names(tmp_path: Path) -> None:
 
 
 async def test_broker_ip1(tmp_path: Path) -> None:
-    """What records keep, name servers hear and the address file says; listening is `bindAddress`'s."""
+    """The records, the name servers and the address file get the address `brokerIP1`; the broker listens on
+    `bindAddress`.
+    """
     async with (
         name_server() as names,
         running(tmp_path, broker_ip1="127.0.0.3", namesrv_addr=names.address) as node,
@@ -82,7 +84,7 @@ async def test_bind_address(tmp_path: Path) -> None:
         host, _, port = node.address.rpartition(":")
         assert host == "127.0.0.2"
         socket.create_connection((host, int(port)), 5).close()
-        # Not by a connection to another address: some other process may listen there, on the same port.
+        # A connection to another address would prove nothing: another process may listen there on the same port.
         listening = [found.laddr for found in psutil.Process().net_connections("tcp") if found.status == "LISTEN"]
         addresses = {found.ip.removeprefix("::ffff:") for found in listening if found.port == int(port)}
         assert addresses == {"127.0.0.2"}
@@ -110,7 +112,7 @@ async def test_metrics_port(tmp_path: Path) -> None:
         await put(node, "t", b"a", b"b")
 
         def shown() -> bool:
-            """The picture is taken every second."""
+            """Returns whether the metrics show the messages; they are updated every second."""
             page = urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60).read().decode()
             return "rocketsim_messages_in_total 2.0" in page
 
@@ -139,14 +141,14 @@ async def test_sizes_of_files(tmp_path: Path) -> None:
 async def test_message_index_enable(tmp_path: Path, enabled: bool) -> None:
     async with running(tmp_path, message_index_enable=enabled) as node:
         await put(node, "t", b"x", KEYS="k")
-    assert bool(list((tmp_path / "index").glob("*"))) is enabled  # indexed at the latest when it stops
+    assert bool(list((tmp_path / "index").glob("*"))) is enabled  # an index is written by the stop at the latest
 
 
 # --- acknowledgements -------------------------------------------------------------------------------------------------
 
 
 async def test_slave_timeout_and_sync_flush_timeout(tmp_path: Path) -> None:
-    """How long a put waits for a slave that is there, and for the disk."""
+    """A put waits `slaveTimeout` for a slave that is in sync, and `syncFlushTimeout` for the disk."""
     modes: dict[str, Any] = {"broker_role": BrokerRole.SYNC_MASTER, "flush_disk_type": FlushDiskType.SYNC_FLUSH}
     tracker = Tracker(1 << 20)
     tracker.ack(tracker.join(1, "slave", 0, 0), 0, 0)
@@ -165,7 +167,7 @@ async def test_slave_timeout_and_sync_flush_timeout(tmp_path: Path) -> None:
 
 
 async def test_ha_slave_fallbehind_max(tmp_path: Path) -> None:
-    """A slave that is that far behind is not waited for: with 0 no slave is ever near enough."""
+    """A put does not wait for a slave that is further behind; with 0 every slave is too far behind."""
     async with (
         name_server() as names,
         running(
@@ -240,7 +242,7 @@ async def test_ha_send_heartbeat_interval(tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("hasty", ["master", "slave"])
 async def test_ha_housekeeping_interval(tmp_path: Path, caplog: pytest.LogCaptureFixture, hasty: str) -> None:
-    """Each end closes a stream on which the other says nothing."""
+    """Master and slave each close a stream on which the other one is silent."""
     intervals = {"master": HOUR_MS, "slave": HOUR_MS} | {hasty: 100}
     async with name_server() as names:
         common: dict[str, Any] = {"namesrv_addr": names.address, "ha_send_heartbeat_interval": HOUR_MS}

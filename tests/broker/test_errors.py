@@ -1,4 +1,4 @@
-"""Every error class says once what each kind of caller gets."""
+"""Every error class says in one place what each kind of caller gets."""
 
 import importlib
 import pkgutil
@@ -35,7 +35,7 @@ def test_an_error_has_a_status_for_each_protocol(kind: type[RocketSimError]) -> 
 
 
 def test_the_client_has_an_error_for_each_code_of_a_refusal_that_is_the_callers_fault() -> None:
-    """Ours, and the world's, are `BrokerRefused` there."""
+    """The client raises `BrokerRefused` for errors that are the broker's or its environment's fault."""
     callers = {"INVALID_ARGUMENT", "NOT_FOUND", "PERMISSION_DENIED", "UNAUTHENTICATED"}
     known = {kind.code for kind in vars(client_errors).values() if isinstance(kind, type) and hasattr(kind, "code")}
     missing = {kind.__name__ for kind in all_errors() if kind.grpc_status in callers and kind.code not in known}

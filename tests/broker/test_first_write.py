@@ -1,6 +1,4 @@
-"""A stream that this process cancels while it gets its first message.  tests/access and tests/v2
-test this over gRPC.
-"""
+"""This process cancels a stream while the stream gets its first message."""
 
 import asyncio
 import gc

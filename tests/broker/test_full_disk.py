@@ -77,7 +77,7 @@ def test_a_topic_is_deleted_on_a_full_disk_or_not_at_all(room: int) -> None:
 
 
 def floors_for_slaves(node: BrokerNode) -> dict[tuple[str, int], int]:
-    """What this broker has its slaves delete: the queue entries of these queues that lie before."""
+    """Returns up to which offset this broker's slaves must delete the entries of each queue."""
     tombstones = node.topics.tombstones
     return {(floor.topic, floor.queue_id): floor.next_offset for floor in floors_to_proto(tombstones, tombstones)}
 
@@ -85,7 +85,7 @@ def floors_for_slaves(node: BrokerNode) -> dict[tuple[str, int], int]:
 @pytest.mark.parametrize("made_again", [False, True])
 @pytest.mark.parametrize("call", range(1, 24))
 def test_a_deletion_that_is_cut_off_leaves_no_tombstone_of_a_topic_that_is_there(call: int, made_again: bool) -> None:
-    """Nor takes the one away that an earlier deletion has left."""
+    """The crash does not remove a tombstone either that an earlier deletion has left."""
     disk = MemoryFiles()
     node = with_a_topic(disk)
     before: dict[tuple[str, int], int] = {}
@@ -142,7 +142,9 @@ def test_queues_that_a_crash_left_of_a_deleted_topic_go_at_a_start_on_a_full_dis
 
 
 def test_queues_that_a_slave_had_no_time_to_delete_of_a_topic_made_again_go_at_its_start() -> None:
-    """It has died between the tables, in which the topic is a new one, and the queues."""
+    """The slave has died after it wrote the tables, in which the topic is a new one, and before it deleted
+    the queues.
+    """
     node = with_a_topic(disk := MemoryFiles())
     topic = node.topics.entries["t"]
     node.topics.adopt(node.topics.version.next(2), [topic], {"t": {0: 3, 1: 2}}, complete=True)
@@ -152,7 +154,7 @@ def test_queues_that_a_slave_had_no_time_to_delete_of_a_topic_made_again_go_at_i
 
 
 def test_a_topic_that_a_master_does_not_name_keeps_its_queues_over_a_restart() -> None:
-    """The master may have lost its file.  The same for a topic that was deleted and created again before that."""
+    """The master's table may be lost.  A topic that was deleted and created again before that keeps its queues, too."""
     node = with_a_topic(disk := MemoryFiles())
     version = node.topics.version.next(2)
     node.topics.adopt(version, [], {}, complete=True)
@@ -170,7 +172,7 @@ def test_a_topic_that_a_master_does_not_name_keeps_its_queues_over_a_restart() -
 
 
 def test_a_tombstone_of_an_older_version_deletes_no_queues_at_a_start() -> None:
-    """It names no queues: it was made because a master did not name the topic."""
+    """The old tombstone names no queues, because it was made when a master did not name the topic."""
     node = with_a_topic(disk := MemoryFiles())
     node.topics.adopt(node.topics.version.next(2), [], {}, complete=True)
     left = JsonFile(ROOT / "rocketsim/deleted_topics.json", disk)
@@ -181,7 +183,7 @@ def test_a_tombstone_of_an_older_version_deletes_no_queues_at_a_start() -> None:
 
 
 class FullJournal(Files):
-    """There is room for everything but committed offsets, while `is_full`."""
+    """While `is_full`, the disk has room for everything but committed offsets."""
 
     is_full = False
 
@@ -240,7 +242,7 @@ async def test_the_offsets_of_a_topic_that_is_made_again_before_there_is_room_st
 
 async def test_the_offsets_of_a_topic_whose_deletion_a_crash_cut_off_go_with_the_next_start(tmp_path: Path) -> None:
     async with serving(tmp_path, Files(), interval=3_600_000) as (node, _):
-        node.topics.remove("t", 2, {0: 2})  # and nothing after that
+        node.topics.remove("t", 2, {0: 2})  # the crash prevents everything that follows this step
     async with broker(small_config(tmp_path, flush_consumer_offset_interval=20), Machine()) as node:
         await until(lambda: node.offsets.get("g", "t", 0) == (1, NO_OFFSET), "they are gone")
 
@@ -349,7 +351,7 @@ async def test_a_reset_of_many_queues_that_the_log_refuses_half_way_names_those_
 async def test_a_topic_whose_tombstone_is_refused_keeps_its_queues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The test above relies on this order: the table first, the queues when it has become."""
+    """The test above relies on this order: the table changes first, and the queues go after that."""
     async with serving(tmp_path, Files()) as (node, operations):
 
         def full(file: JsonFile, value: object) -> None:

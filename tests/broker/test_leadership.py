@@ -75,7 +75,7 @@ async def test_a_start_that_is_refused_does_not_hide_an_unclean_stop(tmp_path: P
 async def test_a_slave_that_its_configuration_makes_a_master_begins_an_epoch_of_its_own(tmp_path: Path) -> None:
     await run_pair_without_name_server(tmp_path)
     async with running(tmp_path / "s") as node:
-        assert node.broker.epoch == PROMOTION  # else the old master, back too, might write in the same one
+        assert node.broker.epoch == PROMOTION  # in the next epoch number the old master could come back and write, too
 
 
 async def test_a_stale_master_that_restarts_twice_without_name_servers_does_not_outrank_the_promoted_one(
@@ -134,7 +134,7 @@ async def test_two_slaves_that_are_promoted_at_once_begin_epochs_that_are_told_a
 async def test_after_an_unclean_stop_no_offset_stands_beyond_its_queue(tmp_path: Path) -> None:
     async with running(tmp_path) as node:
         await put(node, "t", b"0", b"1", b"2")
-        node.offsets.commit("g", "t", {0: 99})  # of records that the page cache took with it
+        node.offsets.commit("g", "t", {0: 99})  # offset of records that were only in the page cache
         node.offsets.commit("h", "t", {0: 2})
     async with running(tmp_path) as node:
         assert node.offsets.get("g", "t", 0) == (0, 99)
@@ -236,7 +236,7 @@ async def test_a_slave_finds_its_master_at_another_address(tmp_path: Path) -> No
 async def test_a_master_hears_at_once_from_a_name_server_that_it_was_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And from nobody else: it asks no slave."""
+    """The old master hears it from the name server only, because it asks no slave."""
     registers_rarely(monkeypatch)
     monkeypatch.setattr(Membership, "slaves", lambda _: set())
     async with name_server() as names:

@@ -1,4 +1,4 @@
-"""A master takes writes under some conditions, and never again after others."""
+"""A master takes writes once certain conditions hold, and never again after it was replaced."""
 
 from typing import Any
 
@@ -132,7 +132,9 @@ def test_while_a_live_slave_is_ahead_no_time_is_long_enough(clean: bool) -> None
 
 @pytest.mark.parametrize("clean", [True, False])
 def test_what_a_slave_has_beyond_this_log_of_an_older_epoch_is_not_waited_for_without_bound(clean: bool) -> None:
-    """As after a promotion that was forced: nothing of it is ever fetched, so the slave need not even follow."""
+    """After a forced promotion nothing of that older epoch is ever fetched, so the master does not wait for the slave
+    forever.
+    """
     starting, slaves = master(clean=clean, epoch=101), {1: LogEnd(100, 501)}
     starting.answered(now=3.0)
     assert (starting.waits_for(0, slaves, now=3.0) is None) is clean
@@ -298,7 +300,7 @@ def test_a_slave_that_may_have_taken_commits_is_waited_for_after_a_clean_stop_to
 
 
 def test_a_slave_that_this_master_knows_is_waited_for_until_it_was_asked_in_vain() -> None:
-    """A name server that has just started knows no slaves."""
+    """A name server that has just started does not list the slave, so the master asks it directly."""
     starting = master(clean=True, known={2: "s:2"})
     starting.answered(now=5.0)
     assert "slave 2" in str(starting.offsets_wait_for({}, now=5.0))

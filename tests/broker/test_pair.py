@@ -86,7 +86,7 @@ async def test_a_put_to_a_synchronous_master_is_on_the_slave_when_it_returns(tmp
 async def test_a_slave_has_heard_of_a_topic_before_it_has_its_first_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tick, "TICK_S", 3600.0)  # nothing is published behind the put
+    monkeypatch.setattr(tick, "TICK_S", 3600.0)  # no tick publishes the topic after the put
     async with pair(tmp_path, broker_role=BrokerRole.SYNC_MASTER, sync_metadata_interval=1_000_000) as (
         _,
         master,
@@ -141,7 +141,7 @@ async def test_a_topic_made_again_while_its_slave_was_away_is_a_new_one_there_to
 async def test_a_topic_made_again_goes_on_at_the_same_offset_on_its_slave_which_is_promoted_then(
     tmp_path: Path,
 ) -> None:
-    """Its first message comes after the promotion: until then both brokers say which offset it will get."""
+    """The topic's first message comes after the promotion: until then both brokers name the offset that it will get."""
     async with name_server() as names, AsyncExitStack() as parts:
         keys = {"namesrv_addr": names.address} | QUICK
         async with running(tmp_path / "m", **keys) as master:
@@ -218,7 +218,7 @@ async def test_changes_reach_the_slave_without_waiting_for_the_next_snapshot(tmp
 
 
 async def test_metadata_of_many_queues_still_reaches_the_slave(tmp_path: Path) -> None:
-    topic, count = "t" * 120, 150_000  # a snapshot beyond the size of any frame
+    topic, count = "t" * 120, 150_000  # the snapshot is larger than any frame may be
     async with pair(tmp_path, sync_metadata_interval=5_000) as (_, master, slave):
         master.offsets.commit("g", topic, dict.fromkeys(range(count), 1))
         assert master.replication.metadata.snapshot().ByteSize() > 16 << 20
@@ -251,7 +251,9 @@ async def test_what_a_slave_hands_back_ends_where_the_masters_queue_does(tmp_pat
 async def test_a_master_that_waits_keeps_offsets_of_records_that_another_slave_may_bring(
     tmp_path: Path, is_clean: bool
 ) -> None:
-    """After a clean stop nobody has more; else that is sure when it takes writes."""
+    """After a clean stop no slave has more records; after an unclean one that is certain only when the master takes
+    writes.
+    """
     beyond = Metadata(consumer_offsets=[ConsumerOffset(group="g", topic="t", queue_id=0, offset=3)])
     async with running(tmp_path) as node:
         await put(node, "t", b"a")
@@ -298,7 +300,9 @@ async def test_what_a_slave_hands_back_hides_no_message_if_the_disk_fails_betwee
 
 
 async def test_a_commit_of_lost_messages_at_a_slave_in_step_comes_back_to_the_end_of_the_queue(tmp_path: Path) -> None:
-    """Its consumer read them in a history that was cut since, and commits before it hears of that."""
+    """The consumer read these messages in a part of the log that was cut since, and commits before it hears
+    of the cut.
+    """
     async with pair(tmp_path, sync_metadata_interval=50) as (_, master, slave):
         await put(master, "t", b"a")
         await until(lambda: "t" in slave.topics.entries, "the topic")
@@ -313,7 +317,9 @@ async def test_a_commit_of_lost_messages_at_a_slave_in_step_comes_back_to_the_en
 async def test_what_a_slave_hands_back_of_a_topic_that_never_came_here_stands_and_of_a_deleted_one_does_not(
     tmp_path: Path,
 ) -> None:
-    """A slave that is promoted may lack a topic that its master had made, and a consumer has an offset of it."""
+    """A promoted slave may lack a topic that its former master had created, while a consumer has offsets of
+    the topic.
+    """
     async with running(tmp_path) as node:
         await put(node, "deleted", b"a")
         await Operations(node.broker, node.leadership).delete_topic("deleted")
@@ -457,7 +463,7 @@ async def test_an_old_master_that_returns_behind_a_promoted_slave_cannot_write(t
                 Commits(returned.broker).commit("g", [CommitEntry("t", 0, 1)])
             assert names.table.live()["broker-a"].members[0].registration.address == slave.address
 
-        # As a slave with the id that the promotion left free it follows.
+        # Restarted as a slave, with the id that became free by the promotion, the old master follows.
         async with running(tmp_path / "m", **(keys | SLAVE)) as follower:
             await until(lambda: "t" in follower.topics.entries, "the topic")
             await until(lambda: follower.store.queues.bounds("t", 0) == (0, 2), "in step and shown")

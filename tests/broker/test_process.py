@@ -60,7 +60,7 @@ async def test_a_part_that_fails_takes_the_process_down_visibly(tmp_path: Path) 
         async with running(tmp_path) as node:
             node.tasks.own("broken", broken())
             await node.tasks.run_until(asyncio.Event())
-    assert not (tmp_path / "abort").exists()  # but it still closed what it could
+    assert not (tmp_path / "abort").exists()  # the failing broker still closed its store
 
 
 async def broken() -> None:
@@ -139,7 +139,7 @@ def test_a_configuration_error_is_one_line_and_an_exit_status(tmp_path: Path, ca
 
 @pytest.mark.cluster
 def test_sigterm_ends_it_cleanly_and_a_second_one_at_once(tmp_path: Path) -> None:
-    # A stuck name server keeps the first SIGTERM busy for a moment; here it is the handler itself that is asked.
+    # A process that waits for a stuck name server handles the first SIGTERM late, so the test calls the handler itself.
     path = config_file(tmp_path)
     child = subprocess.Popen(
         [sys.executable, "-m", "broker_service", "broker", "-c", str(path)], stderr=subprocess.PIPE, text=True

@@ -129,7 +129,7 @@ def test_what_stands_against_a_promotion_and_what_it_costs(
 
 
 def test_a_slave_that_knows_of_an_epoch_without_a_byte_of_it_has_no_more_for_that() -> None:
-    ours = LogState(EpochList.of(ONE, TWO, (3, 1600, 0xC)), 0, 1000)  # its master died before it had sent the rest
+    ours = LogState(EpochList.of(ONE, TWO, (3, 1600, 0xC)), 0, 1000)  # the master died before it sent a byte of epoch 3
     (reason,) = objections(ours, [other(1600, ONE, TWO)])
     assert "has more: up to 1600 in epoch 2, and here it is 1000 in epoch 2 (600 bytes" in reason
 
@@ -249,7 +249,7 @@ QUICK: dict[str, Any] = {"ha_housekeeping_interval": 1500, "ha_send_heartbeat_in
 
 @asynccontextmanager
 async def two_slaves(tmp_path: Path, **keys: Any) -> AsyncIterator[tuple[Any, Any, Any, TcpProxy, TcpProxy]]:
-    """Without a name server, each slave with a connection to the master of its own, which alone can be cut."""
+    """Starts a master with two slaves and no name server; the connection of each slave can be cut separately."""
     keys = QUICK | {"slave_timeout": 10_000} | keys
     async with running(tmp_path / "m", broker_role=BrokerRole.SYNC_MASTER, **keys) as master:
         with TcpProxy(lambda: master.address) as to_one, TcpProxy(lambda: master.address) as to_two:
@@ -276,7 +276,7 @@ async def heal(wire: TcpProxy) -> None:
 
 @pytest.fixture
 def no_word_to_slaves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A master asks its slaves nothing: they are cut off from it."""
+    """The master asks no slave, as if it were cut off from all of them."""
     monkeypatch.setattr(Membership, "slaves", lambda _: set())
 
 
@@ -334,7 +334,7 @@ async def test_a_promise_ends_when_the_candidate_is_back_at_another_address(tmp_
         async with running(tmp_path / "m", broker_role=BrokerRole.SYNC_MASTER, **keys) as master:
             async with running(tmp_path / "2", **OTHER, **keys) as two:
                 await until(two.replication.slave.is_following, "it follows")
-            promise = Promise(PROMOTION, 1, "127.0.0.1:1")  # where nobody is any more
+            promise = Promise(PROMOTION, 1, "127.0.0.1:1")  # an address where nobody listens any more
             EpochFile(tmp_path / "2" / "rocketsim" / "epochs.json", two.store.end_offset).promise(promise)
             async with running(tmp_path / "2", **OTHER, **keys) as two:
                 await until(lambda: two.broker.peers.master() is not None, "it knows the master")
@@ -436,7 +436,9 @@ def told_of_a_master(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 async def test_a_name_server_that_dies_together_with_the_master_does_not_stand_against_a_promotion(
     tmp_path: Path, dies: str, told_of_a_master: set[str]
 ) -> None:
-    """Of the process the connections end; of the machine nothing is heard any more, and nothing of its end."""
+    """When the process dies, its connections end; when the machine dies, its peers hear nothing more, not even that it
+    ended.
+    """
     async with name_server() as living, name_server() as dying:
         with TcpProxy(dying.address) as to_dying, TcpProxy(living.address) as to_living:
             keys = {"register_name_server_period": 60_000, "namesrv_addr": f"{to_dying.address};{to_living.address}"}
@@ -445,7 +447,7 @@ async def test_a_name_server_that_dies_together_with_the_master_does_not_stand_a
                     await until(slave.replication.slave.is_following, "it follows")
                     await put(master, "t", b"x")
                     await until(lambda: to_dying.address in told_of_a_master, "it has told the slave")
-                    await asyncio.to_thread(to_dying.cut)  # it does not hear that the master has unregistered
+                    await asyncio.to_thread(to_dying.cut)  # the name server cannot hear that the master unregisters
                     if dies == "the process":
                         await asyncio.to_thread(to_dying.reset)
                 await until(lambda: not slave.replication.slave.is_following(), "the master is gone")
@@ -455,7 +457,9 @@ async def test_a_name_server_that_dies_together_with_the_master_does_not_stand_a
 async def test_a_name_server_that_is_back_is_asked_at_once_before_a_promotion(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told_of_a_master: set[str]
 ) -> None:
-    """Not when the pause after the last try is over: it knows a master that the slave cannot reach."""
+    """The slave does not wait for the end of the pause after its last try, because the name server knows a master that
+    the slave cannot reach.
+    """
     monkeypatch.setattr(registration, "RETRY_S", (3600.0,))
     async with name_server() as names:
         with TcpProxy(names.address) as wire:
@@ -473,7 +477,7 @@ async def test_a_slave_that_does_not_answer_costs_the_others_no_time() -> None:
     addresses = {"good:1", "silent:1"}
 
     class Channel:
-        """Its brokers answer each question at once, except for the silent one."""
+        """Every broker answers each question at once, except for the silent one."""
 
         def __init__(self, address: str, _: object) -> None:
             self.unary_stream = self.stream_stream = self.unary_unary

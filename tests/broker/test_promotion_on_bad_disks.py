@@ -1,4 +1,6 @@
-"""Any disk call of a promotion may fail.  Afterwards the broker is a master on disk and in memory, or still a slave."""
+"""Any disk call of a promotion may fail.  After a failure the broker is either a master, on disk and in memory, or
+still a slave.
+"""
 
 import errno
 import json
@@ -24,7 +26,7 @@ OF_MASTER = EpochList.of((1, 0))
 
 @pytest.fixture(autouse=True)
 def no_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A promoted broker makes no disk calls beside those of its promotion."""
+    """A promoted broker makes no disk calls except those of its promotion."""
     monkeypatch.setattr(MastersWork, "begin", lambda self: None)
 
 
@@ -92,7 +94,8 @@ async def test_a_promotion_that_any_call_of_the_disk_fails_is_whole_or_has_not_b
         what = (nth, calls[nth - 1 :][:1], node.store.disk.fatal)
         assert node.broker.is_slave != promoted, what
         assert node.epochs.epochs.last == (PROMOTION if promoted else 1), what
-        stopped = node.store.disk.fatal is not None  # it says "restart the broker", and does not follow before that
+        # a stopped broker says "restart the broker", and follows nobody before that
+        stopped = node.store.disk.fatal is not None
         if not promoted and not stopped:
             adopt(node)
             stores.put(node.store, "t", 0, [b"of the master"])
@@ -111,10 +114,13 @@ async def test_a_promotion_that_died_before_its_role_was_on_disk_has_not_been() 
 
 
 async def test_a_promotion_that_died_forgets_no_epoch_that_the_slave_had_heard_of() -> None:
-    """Else it would follow the master that was replaced in that epoch, and acknowledge what is cut later."""
+    """A slave that forgot the epoch would follow the master that was replaced in it, and acknowledge records that are
+    cut later.
+    """
     disk = MemoryFiles()
     node = slave_on(disk)
-    heard_of = EpochList.of((1, 0), (PROMOTION, node.store.end_offset, 7))  # it has no byte of it yet
+    # an epoch of which the slave has no byte yet
+    heard_of = EpochList.of((1, 0), (PROMOTION, node.store.end_offset, 7))
     node.epochs.save(heard_of)
     node.flusher.start()
     assert await node.replication_master.begin_epoch(promotion=True) == 2 * PROMOTION
@@ -126,7 +132,7 @@ async def test_a_promotion_that_died_forgets_no_epoch_that_the_slave_had_heard_o
 
 
 async def test_a_promotion_that_an_older_version_began_is_forgotten_too() -> None:
-    """It noted no epochs but those with bytes."""
+    """The older version noted only epochs with bytes."""
     node = slave_on(disk := MemoryFiles())
     entries = [{"epoch": 1, "startOffset": 0}, {"epoch": PROMOTION, "startOffset": node.store.end_offset, "id": "7"}]
     content = {"epochs": entries, "begunHere": True, "goesOn": True, "promotion": {"begunHereBefore": False}}
@@ -135,7 +141,7 @@ async def test_a_promotion_that_an_older_version_began_is_forgotten_too() -> Non
 
 
 async def test_an_epoch_with_bytes_stays_when_the_role_is_taken_away() -> None:
-    """An operator removes `rocketsim/role.json`: what was written in the epoch was acknowledged."""
+    """The epoch stays when an operator removes `rocketsim/role.json`, because its records were acknowledged."""
     disk = MemoryFiles()
     node = slave_on(disk)
     assert await promote(node)

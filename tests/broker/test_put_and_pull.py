@@ -1,4 +1,4 @@
-"""Put, pull, commit and look-up on a broker with a real store: RocketMQ's answers in RocketMQ's order."""
+"""Put, pull, commit and look-up on a broker with a real store: answers and the order of the checks are RocketMQ's."""
 
 import asyncio
 import errno
@@ -179,7 +179,9 @@ async def test_while_the_disk_writes_a_new_topic_its_frames_wait_in_order_and_ot
 
 
 async def test_a_frame_behind_those_that_wait_for_their_topic_waits_too(tmp_path: Path) -> None:
-    """The topic is there when it comes, and others are before it."""
+    """The topic exists when the third frame arrives, but earlier frames still wait, so the third one is stored after
+    them.
+    """
     async with running(tmp_path) as node:
         first = asyncio.create_task(put(node, "t", b"0"))
         second = asyncio.create_task(put(node, "t", b"1"))
@@ -415,7 +417,7 @@ async def test_a_slave_leaves_illegal_offsets_to_the_master(
     ],
 )
 async def test_a_slave_suggests_as_table_d1(tmp_path: Path, slave_read: bool, behind: bool, suggestion: int) -> None:
-    memory = 100 if behind else 1 << 30  # 40 % of it is all that may lie between
+    memory = 100 if behind else 1 << 30  # a reader that is more than 40 % of this behind counts as slow
     async with running(tmp_path) as node:
         await put(node, "t", b"0", b"1", b"2")
         node.groups.put(SubscriptionGroup("g", broker_id=5, which_broker_when_consume_slowly=6), 1)
@@ -635,7 +637,8 @@ async def test_a_master_checks_commits_against_the_end_of_the_queue_and_a_slave_
         assert commits.commit("g", [CommitEntry("t", 0, 2), CommitEntry("t", 1, 0)]) == [2, 0]
         with pytest.raises(InvalidParameter, match="beyond the end 2"):
             commits.commit("g", [CommitEntry("t", 1, 0), CommitEntry("t", 0, 3)])
-        node.broker.visibility.changed(0)  # what consumers read from a slave may not be confirmed here yet
+        # a consumer may have read messages from a slave that are not confirmed here yet
+        node.broker.visibility.changed(0)
         assert commits.commit("g", [CommitEntry("t", 0, 2)]) == [2]
     async with running(tmp_path, **SLAVE) as node:
         assert Commits(node.broker).commit("g", [CommitEntry("t", 0, 9)]) == [9]
@@ -755,7 +758,7 @@ async def test_a_wait_for_records_ends_with_its_topic_and_needs_queues_that_exis
             waiting = tasks.create_task(lookup.wait_for_records("t", {0: 0}, 60))
             await until(lambda: node.broker.long_polling.held == 1, "the wait")
             await Operations(node.broker, node.leadership).delete_topic("t")
-        assert waiting.result()  # the reader asks for the bounds next, and hears it
+        assert waiting.result()  # the reader asks for the bounds next, and is told of the deletion
         with pytest.raises(TopicNotExist):
             await lookup.wait_for_records("t", {0: 0}, 60)
 

@@ -25,7 +25,7 @@ from tests.support.brokers import bodies_in, put, running, stub_of
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine that is busy is no client that is silent."""
+    """Gives slow machines time: a client that is only busy must not count as silent."""
     monkeypatch.setattr(range_streams, "REQUEST_S", 600.0)
     monkeypatch.setattr(range_streams, "SILENCE_S", 600.0)
 
@@ -58,7 +58,7 @@ async def next_answer(connection: socket.socket) -> Answer:
 
 
 async def answers(connection: socket.socket) -> list[Answer]:
-    """Up to the one that ends the stream."""
+    """Returns the answers up to the one that ends the stream."""
     found = [await next_answer(connection)]
     while found[-1][0] is Kind.FRAME:
         found.append(await next_answer(connection))
@@ -92,7 +92,7 @@ def ranges(until_offset: int, *queue_ids: int, topic: str = "t", **fields: Any) 
 
 
 async def fill(node: BrokerNode, size: int = 60_000, count: int = 100) -> list[bytes]:
-    """More than a socket takes at once."""
+    """Puts more bytes than a socket takes at once; returns the bodies."""
     bodies = [b"%04d" % number * (size // 4) for number in range(count)]
     for body in bodies:
         await put(node, "t", body)
@@ -106,7 +106,7 @@ def most_buffer() -> int:
 
 
 def maps_of(folder: Path) -> list[str]:
-    """The lines of the kernel about what this process maps of the folder's files."""
+    """Returns the lines in which the kernel lists this process's memory maps of the folder's files."""
     return [line for line in Path("/proc/self/maps").read_text().splitlines() if str(folder) in line]
 
 
@@ -115,7 +115,7 @@ def waiting_bytes(node: BrokerNode) -> int:
 
 
 async def stalled(node: BrokerNode, connection: socket.socket, frame_bytes: int = 4 << 20, **fields: Any) -> None:
-    """A stream whose client does not read: its first frame waits for him, in the kernel or in this process."""
+    """Opens a stream whose client does not read, so its first frame waits in the kernel or in this process."""
     before, serving = waiting_bytes(node), node.range_streams.serving
     await ask(connection, node, ranges(100, max_frame_bytes=frame_bytes), **fields)
     await until(lambda: waiting_bytes(node) > before + frame_bytes - 100_000, "a frame that waits for its client")
@@ -124,7 +124,7 @@ async def stalled(node: BrokerNode, connection: socket.socket, frame_bytes: int 
 
 @pytest.fixture(params=["a frame's", "the kernel's"])
 def buffers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Send buffers that have room for a frame, and those that every socket has."""
+    """Runs the test with send buffers that hold a whole frame, and with the kernel's default ones."""
     if request.param == "the kernel's":
         monkeypatch.setattr(range_streams, "MAX_BUFFER_BYTES", 0)
 
@@ -202,7 +202,7 @@ async def test_a_request_that_does_not_come_is_not_waited_for(tmp_path: Path, mo
 async def test_requests_have_a_bounded_number_of_bytes_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is not read yet counts, and so does the request of a call that is under way."""
+    """The limit counts requests that are not read completely and requests of running calls."""
     monkeypatch.setattr(range_streams, "MAX_REQUESTED_BYTES", 5_000)
     async with running(tmp_path) as node, connected(node) as first, connected(node) as second:
         offer = node.range_streams.offer()
@@ -250,8 +250,9 @@ async def test_more_clients_than_there_may_be_get_their_frames_over_grpc(
 
 @pytest.mark.usefixtures("buffers")
 async def test_a_client_that_stops_reading_gets_what_was_planned_whatever_becomes_of_the_log(tmp_path: Path) -> None:
-    """Its frame was copied, or is in the kernel: neither a cut nor a deletion waits for it, and neither changes what it
-    gets."""
+    """The client's frame was copied or is in the kernel, so a cut or a deletion of the log neither waits for it nor
+    changes it.
+    """
     async with running(tmp_path) as node, connected(node) as connection:
         bodies = await fill(node)
         await stalled(node, connection)
@@ -280,7 +281,7 @@ async def test_a_client_that_stops_reading_keeps_no_deleted_file_on_the_disk(tmp
 
 
 async def test_a_call_may_take_as_long_as_its_caller_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not only as long as a put waits for whoever says nothing."""
+    """A call with a deadline of its own is not ended after the time for calls without one."""
     monkeypatch.setattr(range_streams, "NO_DEADLINE_S", 0.0)
     monkeypatch.setattr(range_streams, "LATE_S", 0.0)
     async with running(tmp_path) as node, connected(node) as connection:
@@ -366,7 +367,7 @@ async def test_a_frame_goes_to_the_kernel_as_a_whole(tmp_path: Path) -> None:
 async def test_large_buffers_have_a_bounded_number_of_bytes_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A stream that there is no room for has what the kernel gives every socket."""
+    """A stream that exceeds the limit gets the kernel's default buffer."""
     monkeypatch.setattr(range_streams, "MAX_BUFFER_BYTES", 2 * range_streams.SEND_BUFFER)
     async with running(tmp_path) as node, connected(node) as second:
         await fill(node)

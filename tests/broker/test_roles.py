@@ -1,4 +1,4 @@
-"""An OK means the same after a promotion, and an operator can change what it means while the master runs."""
+"""An OK promises the same after a promotion, and an operator can change the promise while the master runs."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -67,7 +67,9 @@ def meaning(node: BrokerNode) -> tuple[BrokerRole, FlushDiskType]:
 async def test_a_promotion_keeps_what_an_ok_of_the_former_master_meant(
     tmp_path: Path, role: BrokerRole, flush: FlushDiskType
 ) -> None:
-    """Also by a slave that was started again after its master had died, and after a restart of the promoted one."""
+    """The promise also stays if the slave was restarted after its master's death, and after a restart of the promoted
+    slave.
+    """
     async with pair(tmp_path, broker_role=role, flush_disk_type=flush):
         pass
     async with running(tmp_path / "s", **SLAVE) as slave:
@@ -121,7 +123,7 @@ def test_what_the_master_has_said_counts_although_the_disk_refuses_it(
     assert (file.role, file.flush_disk_type) == (SYNC, FlushDiskType.SYNC_FLUSH)
     assert caplog.text.count("in memory only") == 1
     assert MasterFile(JsonFile(tmp_path / "master.json")).role is None
-    file.followed(SYNC, FlushDiskType.SYNC_FLUSH)  # at the next handshake
+    file.followed(SYNC, FlushDiskType.SYNC_FLUSH)  # The slave hears it at the next handshake.
     assert MasterFile(JsonFile(tmp_path / "master.json")).role is SYNC
 
 
@@ -155,7 +157,7 @@ async def test_an_ok_of_a_master_that_becomes_synchronous_is_on_a_slave_that_kno
 
 
 async def test_consumers_keep_what_they_have_seen_of_a_master_that_becomes_synchronous(tmp_path: Path) -> None:
-    """The slave has less than consumers have read, and is in sync."""
+    """The slave is in sync but has fewer messages than consumers have read."""
 
     async def seen() -> list[bytes]:
         found = await master.wire.pulls.pull(Pull(group="g", topic="t", queue_id=0, queue_offset=0))
@@ -174,7 +176,7 @@ async def test_consumers_keep_what_they_have_seen_of_a_master_that_becomes_synch
 
 
 async def test_what_was_acknowledged_before_a_slave_heard_of_the_change_does_not_count(tmp_path: Path) -> None:
-    """It may not be on its disk."""
+    """Those bytes may not be on the slave's disk."""
     async with pair(tmp_path, broker_role=SYNC) as (master, _):
         (stream,) = master.replication_master.streams
         confirmed = master.acknowledgements.confirm_offset
@@ -209,7 +211,7 @@ async def test_a_master_that_becomes_asynchronous_does_not_wait_for_its_slave(tm
 async def test_a_change_of_a_promoted_master_outlives_a_restart_or_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its configuration file says that it is a slave."""
+    """The broker's configuration file still says that it is a slave."""
 
     def full(self: object, value: object) -> None:
         raise OSError(28, "No space left on device")

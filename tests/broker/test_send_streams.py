@@ -37,7 +37,7 @@ def frame(*bodies: bytes, topic: str = "t") -> bytes:
 
 
 def asked(node: BrokerNode, send: pb.SendRequest, records: bytes, **fields: Any) -> bytes:
-    """All that a client writes."""
+    """Returns all the bytes that a client writes for the send."""
     offer = node.range_streams.offer()
     assert offer is not None
     told = pb.StreamRequest(
@@ -69,7 +69,9 @@ async def is_over(connection: socket.socket) -> None:
 async def half_sent(
     node: BrokerNode, *, waits: bool = True, **fields: Any
 ) -> AsyncIterator[tuple[socket.socket, bytes]]:
-    """A connection and what is missing of its frame.  `waits`: until the broker receives it."""
+    """Yields a connection and the missing bytes of its frame.  With `waits`, the broker is already
+    receiving the frame.
+    """
     async with connected(node) as connection:
         records = frame(*[b"h" * 1000] * 100)
         whole = asked(node, request(records, 100), records, **fields)
@@ -175,7 +177,7 @@ async def test_nothing_is_stored_of_a_frame_whose_client_hangs_up(tmp_path: Path
 
 
 async def test_a_frame_whose_client_has_given_up_is_not_stored(tmp_path: Path) -> None:
-    """As when the broker was frozen meanwhile."""
+    """The broker reads the frame late, as if it had been frozen, when the connection is closed already."""
     async with running(tmp_path) as node:
         async with connected(node):
             records = frame(*[b"x" * 500] * 50)
@@ -317,7 +319,9 @@ async def test_more_clients_than_there_may_be_are_sent_to_grpc(tmp_path: Path, m
 async def test_more_connections_than_there_may_be_are_sent_to_grpc(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Told, not only closed: else a client that has sent all of its frame cannot know that it is not stored."""
+    """The broker says so instead of only closing: otherwise a client that has sent its whole frame could not know
+    whether it was stored.
+    """
     monkeypatch.setattr(range_streams, "MAX_CONNECTIONS", 1)
     async with running(tmp_path) as node, half_sent(node), connected(node) as second:
         assert await next_answer(second) == (Kind.NO_ROOM, None)
@@ -343,7 +347,7 @@ async def test_a_put_that_waits_when_the_broker_stops_is_answered(
         await say(other, asked(node, request(records, 1), records)[:-1])
         await until(lambda: node.store.end_offset > 0 and node.range_streams.sends == 2, "the put")
         stopping = asyncio.ensure_future(node.range_streams.stop(1000.0))
-        await is_over(other)  # what is not there as a whole ends first
+        await is_over(other)  # a connection whose frame is incomplete is ended first
         assert not stopping.done()
         is_safe.set()
         assert (await next_answer(connection))[0] is Kind.SENT
@@ -374,8 +378,9 @@ async def test_a_call_that_accepts_a_stream_is_told_where(tmp_path: Path) -> Non
 
 
 async def test_the_log_has_the_bytes_that_were_received_where_they_were_received(tmp_path: Path) -> None:
-    """No copy between the socket and the log: what can be written to is stamped where it is, all else is left as it
-    was."""
+    """No bytes are copied between the socket and the log: a writable buffer is stamped in place, and a read-only one is
+    left unchanged.
+    """
     async with running(tmp_path) as node:
         for data in (frame(b"x", b"y"), frame(*[b"z"] * 60)):
             count = len(bodies_in(data))

@@ -32,7 +32,7 @@ LONG_WAIT = {"slave_wait_time_ms": 600_000}
 
 
 def lose_power(root: Path, end_offset: int) -> None:
-    """The store as a power loss leaves it when the log was on disk up to that offset."""
+    """Leaves the store as a power loss does when only the log up to `end_offset` was on disk."""
     store = MessageStore.open(store_config(small_config(root)), time.time_ns() // 1_000_000)
     store.truncate(end_offset, None)
     store.close()
@@ -48,7 +48,9 @@ async def bodies(node: BrokerNode) -> list[bytes]:
 
 
 async def a_pair_whose_master_lost_b(folder: Path, **keys: Any) -> int:
-    """Both are down; only the slave has what was acknowledged last.  Returns the port that the master had."""
+    """Both brokers are down, and only the slave has the message that was acknowledged last.  Returns the port that the
+    master had.
+    """
     async with (
         running(folder / "m", **(keys | MASTER)) as master,
         running(folder / "s", **(keys | SLAVE | {"ha_master_address": master.address})) as slave,
