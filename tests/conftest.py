@@ -51,7 +51,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
-@pytest.hookimpl(trylast=True)  # last, to order only the tests that `-m` and `-k` select
+@pytest.hookimpl(trylast=True)  # runs last, so that it orders only the tests that `-m` and `-k` have selected
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     files: dict[Path, list[pytest.Item]] = {}
     for item in items:
@@ -63,7 +63,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def load(items: list[pytest.Item]) -> Load:
-    """Returns the load of a file with these tests."""
+    """Returns the kind of load that a file with these tests makes: a Spark session, Spark, servers or none of these."""
     if any("spark" in getattr(item, "fixturenames", ()) for item in items):
         return Load.SESSION
     if any(item.get_closest_marker("spark") for item in items):

@@ -65,7 +65,7 @@ async def a_pair_whose_master_lost_b(folder: Path, **keys: Any) -> int:
 
 
 def diverged(folder: Path) -> list[Path]:
-    """The files with what was cut off."""
+    """Returns the directories that keep what was cut off."""
     return list(folder.glob("*/rocketsim/diverged"))
 
 
@@ -133,7 +133,7 @@ async def test_a_master_that_was_stopped_cleanly_and_replaced_takes_no_writes_be
 
 
 async def test_a_slave_that_takes_part_in_a_promotion_is_no_answer_that_nothing_has_changed(tmp_path: Path) -> None:
-    """Whom it has promised may be the master already, and away."""
+    """The candidate that this slave has promised to support may be the master already, and may be away now."""
     async with running(tmp_path / "m") as master:
         async with running(tmp_path / "s", **SLAVE, ha_master_address=master.address) as slave:
             await put(master, "t", b"before")
@@ -161,7 +161,7 @@ async def test_without_a_name_server_a_master_takes_no_writes_until_a_configured
         await until(lambda: f"slave {address} does not answer" in caplog.text, "asked in vain")
         with pytest.raises(ServiceNotAvailable, match="no name server and no slave has answered"):
             await put(master, "t", b"x")
-        # It has not been told of its master: that it answers is enough.
+        # This slave has never been told of its master, but its answer alone is enough.
         async with running(tmp_path / "s", **SLAVE, listen_port=int(address.rpartition(":")[2])):
             await until(lambda: master.mastership.standing is Standing.WRITABLE, "the slave has answered")
             await put(master, "t", b"x")
@@ -178,7 +178,8 @@ async def test_a_configured_slave_that_was_promoted_fences_the_old_master(tmp_pa
         await slave.leadership.promote("broker-a", 0, BrokerRole.ASYNC_MASTER, force=True)
         async with running(tmp_path / "m", writable=False, **keys) as returned:
             await until(lambda: returned.mastership.standing is Standing.FENCED, "fenced")
-            assert "of broker 0" in returned.mastership.fenced_by  # with its address, if this master asked first
+            # the reason has the broker's address instead if this master asked the slave first
+            assert "of broker 0" in returned.mastership.fenced_by
 
 
 async def test_a_configured_slave_that_is_ahead_refills_its_master_without_a_name_server(tmp_path: Path) -> None:
@@ -201,7 +202,7 @@ async def test_a_master_behind_both_its_slaves_refills_from_the_longer_one(tmp_p
                 kept = master.store.end_offset
                 await put(master, "t", b"b")
                 await in_step(master, longer, shorter)
-            await put(master, "t", b"c")  # acknowledged by the one that is there
+            await put(master, "t", b"c")  # only the slave that is in sync acknowledges c
             await in_step(master, longer)
         port = int(master.address.rpartition(":")[2])
     lose_power(tmp_path / "m", kept)
@@ -223,7 +224,7 @@ async def test_a_master_behind_both_its_slaves_refills_from_the_longer_one(tmp_p
 
 
 async def a_pair_whose_slave_was_promoted(folder: Path, **keys: Any) -> str:
-    """Both are down, the old master after a crash.  Returns the address of the promoted one."""
+    """Both brokers are down, the old master after a crash.  Returns the address of the promoted broker."""
     async with (
         running(folder / "m", **keys) as master,
         running(folder / "s", **(keys | SLAVE | {"ha_master_address": master.address})) as slave,
@@ -238,7 +239,7 @@ async def a_pair_whose_slave_was_promoted(folder: Path, **keys: Any) -> str:
 
 
 def held(address: str) -> socket.socket:
-    """A socket that keeps the port: whoever else is given it, on this machine, answers in the slave's place."""
+    """Returns a socket that reserves the slave's port, so that no other program on this machine answers there."""
     host, _, port = address.rpartition(":")
     made = socket.socket()
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

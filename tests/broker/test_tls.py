@@ -47,7 +47,7 @@ async def answers(address: str, ca: Path | None = CA, name: str = "") -> bool:
 
 @pytest.fixture
 def files(tmp_path: Path) -> Iterator[dict[str, Path]]:
-    """Certificate and key that a test may replace."""
+    """Yields the paths of a certificate, key and CA file that a test may replace."""
     for suffix in ("pem", "key"):
         shutil.copy(DATA / f"server.{suffix}", tmp_path / f"server.{suffix}")
     yield {"tls_cert": tmp_path / "server.pem", "tls_key": tmp_path / "server.key", "tls_ca": CA}
@@ -82,7 +82,8 @@ async def test_tls_client_auth_asks_for_a_certificate_of_the_ca(tmp_path: Path) 
         assert await answers(node.address, name="client")
         assert not await answers(node.address)
         assert not await answers(node.address, name="stranger")
-        assert node.range_streams.offer() is None  # where nobody is asked for one
+        # no plain socket is offered, because nobody is asked for a certificate there
+        assert node.range_streams.offer() is None
 
 
 async def test_a_pair_and_its_name_server_speak_tls_to_each_other(tmp_path: Path) -> None:
@@ -126,7 +127,7 @@ async def test_metrics_are_served_over_https(tmp_path: Path, files: dict[str, Pa
             return str(answer.read().decode())
 
     async with running(tmp_path, metrics_port=port, tls_client_auth="metricsPort", **files):
-        with socket.create_connection(("127.0.0.1", port)):  # says nothing, and holds up nobody
+        with socket.create_connection(("127.0.0.1", port)):  # an idle connection delays no other one
             assert "rocketsim_master 1.0" in await asyncio.to_thread(page, context=trusting)
         with pytest.raises((URLError, OSError)):
             await asyncio.to_thread(page, "http")
@@ -166,14 +167,14 @@ async def test_a_certificate_is_replaced_while_the_broker_runs(
         replace("renewed", files["tls_cert"], files["tls_key"])
         assert await asyncio.to_thread(certificate_of, node.address) == "test renewed"
         await AdminStub(before).HaStatus(admin_pb2.HaStatusRequest(), timeout=60)
-        shutil.copy(DATA / "client.key", files["tls_key"])  # of another certificate
+        shutil.copy(DATA / "client.key", files["tls_key"])  # the key belongs to another certificate
         caplog.clear()
         for _ in range(2):
             assert await asyncio.to_thread(certificate_of, node.address) == "test renewed"
         said = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
         assert len(said) == 1 and "read before" in said[0] and f"tlsKey={files['tls_key']}" in said[0]
         caplog.clear()
-        replace("ed25519", files["tls_cert"], files["tls_key"])  # with which gRPC would take no connection
+        replace("ed25519", files["tls_cert"], files["tls_key"])  # gRPC would accept no connection with such a key
         assert await asyncio.to_thread(certificate_of, node.address) == "test renewed"
         assert "read before" in caplog.text and "of a kind that gRPC does not take" in caplog.text
         replace("server", files["tls_cert"], files["tls_key"])
@@ -183,7 +184,7 @@ async def test_a_certificate_is_replaced_while_the_broker_runs(
 async def test_the_cas_that_clients_are_checked_with_are_replaced_while_the_broker_runs(
     tmp_path: Path, files: dict[str, Path], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """On every port that asks for a certificate.  CAs that cannot be used change nothing."""
+    """The CAs are replaced on every port that asks for a certificate.  CAs that cannot be used change nothing."""
     cas = files["tls_ca"] = tmp_path / "cas.pem"
     shutil.copy(CA, cas)
     keys = {"tls_client_auth": "listenPort;grpcServerPort", "grpc_server_tls_mode": TlsMode.ENFORCING}
@@ -191,7 +192,9 @@ async def test_the_cas_that_clients_are_checked_with_are_replaced_while_the_brok
         await until(lambda: bool(node.v2_port.address), "the port for RocketMQ 5's clients is open")
 
         async def taken(name: str) -> list[bool]:
-            """At both ports; the second one knows no such call, and says so to whom it takes."""
+            """Returns whether each of the two ports accepts the certificate; the second port answers an accepted caller
+            that it does not know the call.
+            """
             async with channel(node.v2_port.address, CA, name) as made:
                 with pytest.raises(grpc.aio.AioRpcError) as error:
                     await AdminStub(made).HaStatus(admin_pb2.HaStatusRequest(), timeout=60)
@@ -203,12 +206,13 @@ async def test_the_cas_that_clients_are_checked_with_are_replaced_while_the_brok
         cas.write_text("no PEM")
         assert await taken("client") == [False, False] and await taken("stranger") == [True, True]
         assert f"tlsCa={cas}" in caplog.text and "read before" in caplog.text
-        cas.write_bytes(CA.read_bytes() + OTHER_CA.read_bytes())  # as while one of them is being replaced
+        # the file can have both CAs while one is being replaced
+        cas.write_bytes(CA.read_bytes() + OTHER_CA.read_bytes())
         assert await taken("client") == [True, True] and await taken("stranger") == [True, True]
 
 
 def test_a_connection_uses_the_files_of_its_beginning(files: dict[str, Path]) -> None:
-    """Brokers open a new one whenever they connect again."""
+    """A connection keeps the certificate that it began with, and brokers use the new one when they connect again."""
     certificates = Certificates(files["tls_cert"], files["tls_key"])
     assert "PRIVATE KEY" not in repr(certificates.newest())
     first = certificates.newest()
@@ -222,7 +226,7 @@ def test_a_connection_uses_the_files_of_its_beginning(files: dict[str, Path]) ->
 def test_a_pair_that_is_replaced_while_it_is_read_is_read_again(
     files: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not the certificate of before with the key of now, which gRPC would serve to nobody."""
+    """An old certificate with a new key is never used, because gRPC could serve nobody with it."""
     read, seen = Path.read_bytes, []
 
     def read_and_replace(path: Path) -> bytes:

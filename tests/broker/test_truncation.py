@@ -50,7 +50,9 @@ async def pull(node: BrokerNode, offset: int, read_in: LogEpoch) -> Pulled:
 
 @asynccontextmanager
 async def promoted(folder: Path, **given: Any) -> AsyncIterator[tuple[BrokerNode, LogEpoch]]:
-    """A slave that was promoted with 10 of 30 messages of queue 0, and the epoch of the master that had all."""
+    """Yields a slave that was promoted with 10 of 30 messages of queue 0, and the epoch of the master that had all of
+    them.
+    """
     keys = QUICK | {"slave_wait_time_ms": 0} | given
     async with name_server() as names:
         keys |= {"namesrv_addr": names.address}
@@ -121,7 +123,7 @@ async def test_a_range_ends_where_the_epoch_it_was_planned_in_did(tmp_path: Path
 
 
 async def test_a_batch_planned_before_a_promotion_gives_no_row_that_came_after_it(tmp_path: Path) -> None:
-    """The source's own fetch over real calls: the lost records are a loss, and no later record takes their place."""
+    """The Spark source reports the lost records as a loss, and no later record takes their place."""
     async with promoted(tmp_path) as (master, before):
         await put(master, "t", *[b"other"] * 50)
         queue_range = OffsetRange(MessageQueue("t", "broker-a", 0), 8, 30)
@@ -168,7 +170,9 @@ async def test_a_broker_that_cannot_say_where_its_log_was_cut_says_nothing(tmp_p
 
 
 async def test_what_a_replaced_master_gives_was_read_in_its_own_epoch(tmp_path: Path) -> None:
-    """With an older one the new master would say that what both have was truncated, and give it again."""
+    """If the replaced master named an older epoch, the new master would report records that both have as truncated, and
+    deliver them again.
+    """
     async with running(tmp_path) as node:
         await put(node, "t", *[b"x"] * 10)
         before = node.broker.log_epoch
@@ -185,7 +189,7 @@ async def test_what_a_replaced_master_gives_was_read_in_its_own_epoch(tmp_path: 
 async def test_an_offset_of_what_is_cut_off_goes_before_it_is_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a crash in between no broker would know of the cut, and the queue could grow past the offset."""
+    """If a crash came between the two, no broker would know of the cut, and the queue could grow past the offset."""
     async with promoted(tmp_path) as (master, _):
         await put(master, "t", *[b"other"] * 50)
         cuts = []

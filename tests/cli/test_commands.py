@@ -56,7 +56,7 @@ class Terminal(io.StringIO):
 
 
 def on_terminal(*arguments: str, columns: int = 80) -> str:
-    """What a command prints on a terminal of that width."""
+    """Returns what a command prints on a terminal with that number of `columns`."""
     out = Terminal()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out):
         patch.setenv("COLUMNS", str(columns))
@@ -84,12 +84,12 @@ def trouble(*arguments: str) -> str:
         assert (scripted.returncode, scripted.stdout) == (done.returncode, "")
         (error,) = lines(scripted.stderr)
         assert error["kind"] == "error"
-        if done.returncode != 2:  # typer frames what it says of a command line
+        if done.returncode != 2:  # typer draws a frame around its errors about the command line
             assert f"rocketsim: {error['message']}\n" == done.stderr
     return done.stderr.strip()
 
 
-SERVERS = ("broker", "namesrv")  # a log, and so no --json
+SERVERS = ("broker", "namesrv")  # servers write a log, so they have no --json
 
 
 class Pair:
@@ -572,7 +572,7 @@ def test_up_starts_a_cluster_reports_a_dead_child_and_ends_with_ctrl_c(tmp_path:
 
 @contextmanager
 def ending(process: subprocess.Popen[str]) -> Iterator[None]:
-    """A test that fails does not wait for the process."""
+    """Kills the process at the end, so that a failed test does not wait for it."""
     try:
         yield
     finally:
@@ -580,7 +580,9 @@ def ending(process: subprocess.Popen[str]) -> Iterator[None]:
 
 
 def types_of_topics(endpoints: str, *topics: str) -> list[list[int]]:
-    """Which messages topics take, as a client of RocketMQ 5 hears it; [] for one that is not in the route."""
+    """Returns the message types of each topic, as a client of RocketMQ 5 gets them; [] for a topic that is not in the
+    route.
+    """
     with grpc.insecure_channel(endpoints) as channel:
         query_route: Any = MessagingServiceStub(channel).QueryRoute
         headers = (("x-mq-client-id", "client-1"),)

@@ -58,7 +58,7 @@ def environment(home: Path, **more: str) -> dict[str, str]:
 
 
 def completed_by_bash(home: Path, *words: str, **more: str) -> list[str]:
-    """Returns what bash offers for the last word, which may be empty.  Nothing may be said beside that."""
+    """Returns what bash offers for the last word, which may be empty.  Fails if bash prints an error."""
     done = subprocess.run(
         ["bash", "-c", COMPLETE, "bash", *words],
         capture_output=True,
@@ -91,7 +91,7 @@ def completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
             patch.setattr(sys, "argv", ["rocketsim"])
             patch.setattr(
                 sys.modules["__main__"], "__package__", None
-            )  # or else the program's name is python -m pytest
+            )  # without this patch the program's name would be python -m pytest
             with pytest.raises(SystemExit) as end:
                 main()
         said = capsys.readouterr()
@@ -102,12 +102,14 @@ def completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
 
 
 def at(address: str) -> tuple[str, ...]:
-    """`-n ADDRESS`, as bash divides it."""
+    """Returns the words of `-n ADDRESS`, as bash splits them at colons."""
     return "-n", *address.replace(":", " : ").split()
 
 
 def test_bash_offers_the_words_of_the_command_line(tmp_path: Path) -> None:
-    """The tests below need no bash.  Names of a cluster that answers late would not be offered on a busy machine."""
+    """The tests below need no bash.  The test completes no names of a cluster, because a busy machine may answer too
+    late for them.
+    """
     assert completed_by_bash(tmp_path, "admin", "topicSta") == ["topicStatus"]
     assert completed_by_bash(tmp_path, "produce", *at("127.0.0.1:1"), "--ta") == ["--tag"]
 

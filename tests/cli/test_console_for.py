@@ -1,4 +1,4 @@
-"""The console that `up` and the demo serve for their own cluster, where its packages are not installed."""
+"""`up` and the demo serve a console for their own cluster, unless the console's packages are not installed."""
 
 import sys
 

@@ -42,7 +42,7 @@ def send(broker: BrokerThread, count: int, message_group: str | None = None) -> 
 
 
 class Screen:
-    """Shows bodies; `at` the given one, `act` happens first."""
+    """Collects the bodies that are shown; before it shows body number `at`, it calls `act`."""
 
     def __init__(self, at: int = 0, act: Callable[[], object] = lambda: None) -> None:
         self.shown: list[bytes] = []
@@ -68,7 +68,7 @@ def show(
 
 
 def left(broker: BrokerThread, count: int = 0) -> dict[bytes, int]:
-    """What another member gets, so many messages at least: body -> attempt."""
+    """Returns what another member gets, at least `count` messages: body -> attempt."""
     found: dict[bytes, int] = {}
     with consumer_of(broker) as other:
         while messages := other.receive(timeout_s=PATIENCE_S if len(found) < count else 0):

@@ -49,7 +49,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_beside_it(home: Path
 
 
 def test_a_user_without_a_home_has_no_contexts_and_is_told_so(monkeypatch: pytest.MonkeyPatch):
-    """Such as the user of a container, who is in no passwd file."""
+    """The user of a container, for example, is in no passwd file and has no home."""
     monkeypatch.delenv("XDG_CONFIG_HOME")
     monkeypatch.setattr("os.path.expanduser", lambda path: path)
     assert contexts.load() == Contexts()

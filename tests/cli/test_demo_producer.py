@@ -9,7 +9,7 @@ from testbed.polling import wait_until
 from testbed.processes import pids_by_argument
 from tests.support.fake_broker import FakeCluster
 
-# A child of the demo keeps the pipe open into which the producer reports: a broken pipe does not end it.
+# A child of the demo keeps the pipe open into which the producer reports, so the demo's end does not break the pipe.
 DEMO = """
 import subprocess, sys
 from pathlib import Path

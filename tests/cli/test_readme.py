@@ -35,7 +35,8 @@ def test_the_pyspark_of_the_readme_and_of_up_works_when_pasted(tmp_path):
         wait_until(
             lambda: subprocess.run([*produce, "hello from the shell", "--tag", "Greeting"]).returncode == 0, "a send"
         )
-        # As in a notebook or a job of cron: the environment of this Python is not activated, and `python3` another one.
+        # The environment is that of a notebook or a cron job: this Python's virtual environment is not activated, and
+        # `python3` is another Python.
         without = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "VIRTUAL_ENV", "SPARK_HOME")
         environment = {name: value for name, value in os.environ.items() if name not in without}
         bin_of_another = tmp_path / "bin"
@@ -44,7 +45,8 @@ def test_the_pyspark_of_the_readme_and_of_up_works_when_pasted(tmp_path):
         (bin_of_another / "python3").chmod(0o755)
         environment["PYTHONPATH"] = python_path(ROOT, ROOT / "proto")
         environment["PATH"] = f"{bin_of_another}{os.pathsep}{os.environ['PATH']}"
-        # Both in one process, so in one Spark session.  A person waits and looks; a test reads what there is.
+        # Both snippets run in one process, and so in one Spark session.  A person waits and looks at the output, but a
+        # test has to end once everything is read.
         pasted = readme_snippet(namesrv.address) + snippet(namesrv.address, "TopicTest")
         assert pasted.count('os.environ["PYSPARK_PYTHON"] = sys.executable') == 2
         pasted = re.sub(r"awaitTermination\(\d*\)", "processAllAvailable()", pasted)

@@ -59,7 +59,7 @@ def line(tmp_path: Path) -> Iterator[CommandLine]:
 
 
 def start_again(console: str, broker: str) -> None:
-    """Presses the console's button."""
+    """Starts the broker as the console's button does."""
     with httpx2.Client(base_url=console) as browser:
         token = browser.get("/api/actions").json()["token"]
         headers = {"Origin": console.rstrip("/"), TOKEN: token}
@@ -186,8 +186,9 @@ def test_down_names_what_does_not_end(tmp_path: Path, monkeypatch: pytest.Monkey
     with subprocess.Popen(["sleep", "600"]) as frozen:
         try:
             process = RunningProcess.of(frozen.pid)
-            assert process is not None and process.signal(signal.SIGSTOP)  # SIGTERM waits until it continues
-            stopped = psutil.STATUS_STOPPED  # until then a SIGTERM would be delivered first
+            # SIGTERM stays pending until the process continues
+            assert process is not None and process.signal(signal.SIGSTOP)
+            stopped = psutil.STATUS_STOPPED  # before the process has stopped, a SIGTERM would take effect
             wait_until(lambda: psutil.Process(frozen.pid).status() == stopped, "it is stopped")
             directory.save(RunningCluster(True, (Member("up", "supervisor", process),)))
             with pytest.raises(Trouble, match=rf"still running after 0 s: up \(process {frozen.pid}\)"):

@@ -1,7 +1,7 @@
-"""A producer with a spool, as a process that tests kill; arguments: NAME_SERVER DIR POINT.
+"""A process with a producer and a spool, which tests kill; its arguments are NAME_SERVER DIR POINT.
 
-It sends numbered messages of four groups until it is killed, and prints a line for each result.  POINT is where it
-kills itself, or `never`.
+It sends numbered messages of four groups until it is killed, and prints a line for each result.  POINT is the place in
+the code where the process kills itself, or `never`.
 """
 
 import os

@@ -31,7 +31,7 @@ def pair(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def sent(pair):
-    """Ten messages in topic T, which the name server knows; their results."""
+    """Sends ten messages to topic T, waits until the name server knows the topic, and returns the results."""
     admin, name_server, _, slave = pair
     made = admin.update_topic("T", read_queue_nums=2, write_queue_nums=2)
     assert [config.read_queue_nums for config in made.values()] == [2]
@@ -107,7 +107,7 @@ def test_groups_their_progress_and_resets(pair, sent):
         assert set(consumer.committed_all(consumer.message_queues("T")).values()) == {0}
         of_earlier_broker = ConsumeProgress(
             "g", rows[0].queue, 5, 6, 0, 0
-        )  # its offset may be ahead of what is visible
+        )  # the committed offset of that earlier broker may be ahead of what is visible
         assert of_earlier_broker.diff == 0 and replace(of_earlier_broker, consumer_offset=3).diff == 2
         admin.reset_offset_by_time("g", "T", -1)
         assert {row.diff for row in admin.consumer_progress("g")} == {0}

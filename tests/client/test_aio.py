@@ -63,7 +63,7 @@ def stored(broker: BrokerThread) -> int:
 
 @contextmanager
 def silent(broker: BrokerThread) -> Iterator[Callable[[], None]]:
-    """The broker answers nothing until the call that is given, or the end of the block."""
+    """The broker answers nothing until the yielded function is called or the block ends."""
     is_silent, goes_on = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -88,7 +88,7 @@ async def cancelled(task: "asyncio.Task[Any]") -> None:
 
 @asynccontextmanager
 async def started(work: Coroutine[Any, Any, Any]) -> "AsyncIterator[asyncio.Task[Any]]":
-    """A task that has run up to where it waits, and is gone after the block."""
+    """Yields a task that has run up to its first wait, and cancels the task at the end of the block."""
     task = asyncio.create_task(work)
     await asyncio.sleep(0)
     try:
@@ -247,7 +247,7 @@ async def test_a_transaction_that_is_cancelled_in_its_send_is_rolled_back_after_
 def test_the_end_of_the_event_loop_ends_no_send(
     broker: BrokerThread, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """`asyncio.run` cancels the tasks that are left, and closes its loop before the answer comes."""
+    """`asyncio.run` cancels the remaining tasks and closes its loop before the broker's answer arrives."""
     producer = producer_of(broker)
 
     async def leave() -> None:
@@ -273,7 +273,7 @@ async def test_a_cancelled_receive_has_taken_nothing(broker: BrokerThread) -> No
     async with consumer_of(broker) as consumer:
         async with started(consumer.receive()) as task:
             send(broker, b"a")
-            wait_until(lambda: consumer.in_flight == 1, "the message", PATIENCE_S)  # while the event loop stands still
+            wait_until(lambda: consumer.in_flight == 1, "the message", PATIENCE_S)  # this wait blocks the event loop
             await cancelled(task)
         (message,) = await consumer.receive(timeout_s=0)
         assert (message.body, message.delivery_attempt) == (b"a", 1)
@@ -321,7 +321,7 @@ async def test_each_message_goes_to_one_task(broker: BrokerThread) -> None:
         await asyncio.to_thread(send, broker, *(b"%d" % number for number in range(50)))
         await until(lambda: len(found) >= 50, "all messages")
         await consumer.close()
-        await asyncio.gather(*tasks)  # a close ends iterations
+        await asyncio.gather(*tasks)  # the iterations end with the consumer's close
     assert sorted(found, key=int) == [b"%d" % number for number in range(50)]
 
 

@@ -31,7 +31,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerThread]:
 
 @pytest.fixture
 def admin(broker: BrokerThread, monkeypatch: pytest.MonkeyPatch) -> Iterator[Admin]:
-    """For it there are two pairs, and the first one is away."""
+    """An Admin that sees two pairs, of which the first one does not answer."""
     masters = [
         ClusterMember("c", f"broker-{number}", 0, at, 1) for number, at in enumerate((AWAY, broker.node.address))
     ]
@@ -126,7 +126,7 @@ def test_one_that_is_asked_alone_is_not_named_a_second_time_and_absence_is_no_fa
 
 
 def test_a_broker_that_does_not_answer_costs_the_others_no_time():
-    """It answers only once the other one has."""
+    """The silent broker's call ends only after the other broker has answered."""
     other_has_answered = threading.Event()
 
     def call(place: str) -> str:

@@ -201,7 +201,9 @@ def test_what_a_slave_does_not_know_is_not_the_answer_to_a_pull(cluster, reader)
 
 
 def test_an_empty_route_proves_nothing_the_brokers_are_asked(cluster):
-    """A name server gives one when it has just started, or when all brokers of the topic were away a moment ago."""
+    """A name server gives an empty route when it has just started, or when all brokers of the topic were away a moment
+    ago.
+    """
     cluster.topics.clear()
     with Cluster(cluster.address) as fresh:
         with pytest.raises(NoRoute, match="none of its brokers runs"):
@@ -293,7 +295,7 @@ def test_a_suggested_slave_that_is_not_there_is_not_asked_about_each_time(cluste
 
 
 def offsets(broker_id, *entries):
-    """Of a broker: (topic, queue id, offset, generation) each."""
+    """Returns a broker's answer with these entries: (topic, queue id, offset, generation)."""
     return OffsetsAnswer(
         [entry[:3] for entry in entries], broker_id, generations=[generation for *_, generation in entries]
     )
@@ -302,7 +304,8 @@ def offsets(broker_id, *entries):
 def test_of_several_slaves_the_newest_offset_counts_and_of_a_master_its_own():
     behind = offsets(1, ("T", 0, 5, 0), ("T", 1, 9, 0), ("T", 2, -1, 0), ("T", 3, 4, 0))
     ahead = offsets(2, ("T", 0, 7, 0), ("T", 1, 2, 1), ("T", 2, 3, 0), ("T", 3, -1, 1))
-    newest = {("T", 0): 7, ("T", 1): 2, ("T", 2): 3, ("T", 3): -1}  # a reset, and a deletion, made two of them lower
+    # a reset of queue 1 and a deletion in queue 3 have lowered these two
+    newest = {("T", 0): 7, ("T", 1): 2, ("T", 2): 3, ("T", 3): -1}
     assert newest_offsets([behind, ahead]) == newest_offsets([ahead, behind]) == newest
     assert newest_offsets([behind, offsets(0, ("T", 0, 6, 0))]) == {("T", 0): 6}
     assert newest_offsets([OffsetsAnswer([("T", 0, 5)], 1), OffsetsAnswer([("T", 0, 6)], 2)]) == {("T", 0): 6}

@@ -231,7 +231,7 @@ def test_an_offset_that_only_a_slave_was_asked_for_and_lacks_is_not_said_to_be_n
     other = MessageQueue("T", "broker-b", 0)
     consumer.commit(QUEUE, 1)
     filled.stop("broker-a")
-    assert consumer.committed(QUEUE) == 1  # the slave has that one
+    assert consumer.committed(QUEUE) == 1  # the slave has the offset of this queue
     asked = [QUEUE, MessageQueue("T", "broker-a", 3), other]
     with pytest.raises(MasterNotExist, match="if group 'g' has an offset of T@broker-a:3: the master does not answer"):
         consumer.committed_all(asked)

@@ -35,7 +35,7 @@ def producer(broker: BrokerThread) -> Iterator[Producer]:
 
 
 def received(broker: BrokerThread, count: int) -> list[bytes]:
-    """The next messages, and that there are no others."""
+    """Returns the next `count` messages, and checks that there are no others."""
     with Consumer("", "g", "T", cluster=broker.cluster, timeout_s=PATIENCE_S) as consumer:
         found: list[bytes] = []
         while len(found) < count:

@@ -46,7 +46,7 @@ def test_the_examples_run_as_they_stand(
 
     assert "TopicTest@broker-a:" in printed[0]
     assert "b'a body'" in printed_by('"ledger"') or "b'x'" in printed_by('"ledger"')
-    pulled = printed_by("import PullConsumer")  # all that was sent but the delayed ones
+    pulled = printed_by("import PullConsumer")  # all messages that were sent except the delayed ones
     assert pulled.count("b'a body'") == 1 and pulled.count("\n") == 1007
     assert "{'tags': 'new', 'queueOffset_count': 3}" in printed_by("reader.read_all()")
     members = printed_by("admin.cluster_list():\n        print")

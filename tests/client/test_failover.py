@@ -120,7 +120,7 @@ def test_a_frozen_master_costs_one_timeout_not_one_a_call(two_pairs):
         queue = next(queue for queue in producer.publish_queues("T") if queue.broker_name == "broker-a")
         producer.send(Message("T", b"x"), queue=queue)
         wait_until(lambda: consumer.pull(queue, 0).messages, "the message")
-        end = consumer.max_offset(queue)  # 2 where the first send took longer than its second and was sent again
+        end = consumer.max_offset(queue)  # 2 if the first send took longer than a second and was sent again
         brokers["broker-a", 0].freeze()
         try:
             for _ in range(21):

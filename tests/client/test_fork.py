@@ -10,7 +10,7 @@ from rocketsim_client import Cluster, Consumer, Message, Producer, PullConsumer
 from testbed.polling import wait_until
 from testbed.processes import Processes
 
-# Forking with threads about is what Spark's users do, and what is tested here.
+# Users of Spark fork processes that have threads, so the tests do it, too.
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
 
 LIMIT_S = 5.0
@@ -44,7 +44,7 @@ def ended(child: int) -> tuple[int, int] | None:
 
 @pytest.fixture
 def servers(tmp_path):
-    """In a process of their own: a gRPC server does not survive a fork."""
+    """The servers run in processes of their own, because a gRPC server does not survive a fork."""
     with Processes(tmp_path) as processes:
         name_server = processes.start_namesrv()
         processes.start_broker("broker-a", 0, name_server)

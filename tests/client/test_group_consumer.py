@@ -43,7 +43,7 @@ from tests.support.broker_thread import BrokerThread, broker_thread
 from tests.support.brokers import goes_by
 from tests.support.held_memory import held_bytes
 
-SOON_S = PATIENCE_S  # for what comes at once
+SOON_S = PATIENCE_S  # how long to wait for things that happen at once
 ALONE = {"broker_role": BrokerRole.SYNC_MASTER, "slave_wait_time_ms": 0}
 
 
@@ -89,7 +89,7 @@ def addresses(brokers: tuple[BrokerThread, BrokerThread]) -> dict[str, dict[int,
 
 
 def one_of_each(consumer: Consumer) -> list[ReceivedMessage]:
-    """The messages of `two_brokers`, which the consumer has from now on."""
+    """Receives one message of each of `two_brokers`, which the consumer then holds."""
     held: list[ReceivedMessage] = []
     while len(held) < 2:
         held += consumer.receive(timeout_s=SOON_S)
@@ -144,7 +144,7 @@ def test_a_batch_is_acknowledged_with_one_call(broker: BrokerThread) -> None:
         second = consumer.receive(100, SOON_S)
         assert len(second) == 8
         consumer.ack(first + second)
-        consumer.ack(first)  # a second time is no error
+        consumer.ack(first)  # acknowledging twice is no error
         assert consumer.receive(timeout_s=0) == []
     assert nothing_is_left(broker)
 
@@ -166,7 +166,7 @@ def test_a_message_that_failed_comes_again_and_is_a_dead_letter_in_the_end(broke
     broker.make_group("g", retry_max_times=1)
     send(broker, b"poison", keys="k")
     with consumer_of(broker, "undertaker", "%DLQ%g") as consumer, pytest.raises(NoRoute, match="%DLQ%g"):
-        consumer.receive()  # the first dead letter makes it
+        consumer.receive()  # the topic does not exist before the first dead letter
     with consumer_of(broker) as consumer:
         for attempt in (1, 2):
             (message,) = consumer.receive(timeout_s=SOON_S)
@@ -185,7 +185,7 @@ def test_a_delay_is_the_callers_or_the_groups(broker: BrokerThread) -> None:
     with consumer_of(broker) as consumer:
         first, second = consumer.receive(timeout_s=SOON_S)
         consumer.nack(first, delay_s=500)
-        consumer.nack(second)  # 1 s, after the first attempt
+        consumer.nack(second)  # comes again after 1 s, the delay after a first attempt
         state = broker.node.consumption.state
         assert broker.do(state.next_deadline_ms) == now_ms + 1000
         assert consumer.in_flight == 0
@@ -269,7 +269,7 @@ def test_in_order_a_message_waits_for_those_before_it_in_its_message_group(broke
         consumer.ack(b1)
         (b2,) = consumer.receive(10, SOON_S)
         assert b2.body == b"b2"
-        consumer.nack(a1, delay_s=0)  # a2 waits here, and goes back with it
+        consumer.nack(a1, delay_s=0)  # the consumer holds a2 behind a1, and gives it back together with a1
         (again,) = consumer.receive(10, SOON_S)
         assert (again.body, again.delivery_attempt) == (b"a1", 2)
         consumer.ack([again, b2])
@@ -312,7 +312,7 @@ def test_in_order_what_waits_behind_a_message_is_kept_until_it_is_given_back_wit
 def test_in_order_a_message_that_comes_again_before_its_nack_is_answered_is_kept(
     broker: BrokerThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another thread of the consumer, which asks the broker meanwhile, receives it."""
+    """Another thread of the consumer polls the broker meanwhile and receives the message."""
     broker.make_group("g", consume_message_orderly=True)
     send(broker, b"1", b"2", message_group="a")
     with consumer_of(broker) as consumer:
@@ -352,7 +352,8 @@ def test_what_a_slave_has_not_taken_in_time_is_given_back_all_the_same(
 
         with monkeypatch.context() as patched:
             patched.setattr(consumer.cluster.transport.consumption, "change_invisible", late_at_first)
-            assert consumer.nack(message, delay_s=0) is CommitStatus.UNSAID  # nobody has waited for the slave again
+            # the second call has not waited for the slave
+            assert consumer.nack(message, delay_s=0) is CommitStatus.UNSAID
         assert calls == [[True], [False]]
         consumer.ack(consumer.receive(timeout_s=SOON_S))
     assert nothing_is_left(broker)
@@ -400,7 +401,7 @@ def test_an_ack_that_a_slave_does_not_take_says_so(broker: BrokerThread, monkeyp
             patched.setattr(consumer.cluster.transport.consumption, "ack", lambda *_: late)
             with pytest.raises(client_errors.ServiceNotAvailable, match="FLUSH_SLAVE_TIMEOUT"):
                 consumer.ack(message, timeout_s=0.1)
-        assert consumer.in_flight == 1  # it may be acknowledged again
+        assert consumer.in_flight == 1  # the message can be acknowledged again
         assert consumer.ack(message) is CommitStatus.COMMIT_OK
 
 
@@ -456,7 +457,7 @@ def test_the_messages_of_a_topic_that_is_deleted_are_not_held_any_more(
         broker.run(Operations(broker.node.broker, broker.node.leadership).delete_topic("T"))
         with pytest.raises(TopicNotExist, match="'T'"):
             consumer.ack([held[b"1"], held[b"u"]])
-        assert consumer.in_flight == 3  # the one of U is acknowledged
+        assert consumer.in_flight == 3  # only the message of U is acknowledged
         with pytest.raises(TopicNotExist, match="'T'"):
             consumer.nack(held[b"2"])
         with pytest.raises(TopicNotExist, match="'T'"):
@@ -480,7 +481,7 @@ def test_the_messages_of_a_topic_that_is_deleted_are_not_held_any_more(
 def test_what_cannot_be_acknowledged_is_not_the_error_if_something_else_may_be(
     broker: BrokerThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who is told that a topic is gone would not acknowledge the others again."""
+    """A caller that is told of the missing topic would not acknowledge the other messages again."""
     send(broker, b"t")
     send(broker, b"u", topic="U")
     with consumer_of(broker, topics=["T", "U"]) as consumer:
@@ -637,7 +638,7 @@ def test_a_thread_renews_while_the_consumer_lives(broker: BrokerThread, renewals
 
     consumer.cluster.transport.consumption.change_invisible = seen  # type: ignore[method-assign]
     (message,) = consumer.receive(timeout_s=SOON_S)
-    passed_s = 4.0  # more than half of its time is over
+    passed_s = 4.0  # more than half of the invisible time is over
     wait_until(lambda: renewed, "the renewal")
     assert renewed[0] == message.receipt_handle
     renewing = renewals[-1].thread
@@ -660,7 +661,7 @@ def test_more_time_is_asked_for_after_half_of_a_short_extension(broker: BrokerTh
         wait_until(lambda: not renewals[-1].sooner.is_set(), "a look at what is due")
         assert broker.do(state.next_deadline_ms) == extended_to_ms
         passed_s = 0
-        consumer.extend(message, 2)  # its thread looks again after a second of its clock
+        consumer.extend(message, 2)  # the renewal thread checks again after one second of this clock
         passed_s = 1.5
         wait_until(lambda: broker.do(state.next_deadline_ms) > extended_to_ms, "the renewal, for an hour")
         consumer.ack(message)
@@ -701,7 +702,7 @@ def test_a_renewal_that_fails_is_not_tried_again_once_the_consumer_is_closed(
     def silent(address: str, group: str, topic: str, broker_name: str, changes: list[Change], timeout_s: float) -> Any:
         nonlocal passed_s, calls
         passed_s += 1
-        if changes[0].invisible_s:  # else the consumer gives the message back
+        if changes[0].invisible_s:  # without an invisible time the call gives messages back
             calls += 1
             if calls == 2:
                 consumer.close(timeout_s=0)
@@ -726,7 +727,7 @@ def test_a_renewal_at_a_silent_broker_holds_up_nothing_at_another(
             nonlocal passed_s
             name = next(name for name, members in brokers.items() if members[0] == address)
             calls.append((name, arguments[-1]))
-            if len(calls) == 1:  # meanwhile another thread gives a message of the other broker back
+            if len(calls) == 1:  # meanwhile another thread gives back a message of the other broker
                 (message,) = (one for one in held if one.broker_name != name)
                 giving_back = threading.Thread(target=consumer.nack, args=(message, 0))
                 giving_back.start()
@@ -742,7 +743,7 @@ def test_a_renewal_at_a_silent_broker_holds_up_nothing_at_another(
             passed_s = 31.0
             renewals[-1].renew()
         silent, answering = calls[0][0], calls[1][0]
-        assert silent != answering and calls[0][1] == 5  # of the ten seconds until the next renewals
+        assert silent != answering and calls[0][1] == 5  # half of the ten seconds until the next renewals
         assert {name for name, _ in calls[2:]} <= {silent} and passed_s <= 41.1
 
 
@@ -814,7 +815,8 @@ def test_a_thread_acknowledges_what_another_one_has_received(broker: BrokerThrea
 
         other = threading.Thread(target=acknowledge)
         other.start()
-        for number in range(10):  # more than are in flight at once: a receive goes on when the other thread has settled
+        # more messages than may be in flight: a receive goes on when the other thread has acknowledged some
+        for number in range(10):
             message = next(consumer)
             assert message.body == b"%d" % number
             handed_over.put(message)
@@ -824,7 +826,7 @@ def test_a_thread_acknowledges_what_another_one_has_received(broker: BrokerThrea
 
 
 def test_groups_of_their_own_get_everything_each_and_go_on_where_they_were(broker: BrokerThread) -> None:
-    """What docs/client.md calls broadcast."""
+    """Several groups with one member each work as the broadcast of docs/client.md."""
 
     def seen(group: str) -> list[bytes]:
         with consumer_of(broker, group) as consumer:
@@ -859,7 +861,7 @@ def test_iterating_goes_on_when_a_broker_is_back(tmp_path: Path, caplog: pytest.
     iterating.start()
     wait_until(lambda: "is asked again later" in caplog.text, "that its broker is missed")
     with broker_thread(tmp_path, listen_port=port) as broker:
-        consumer.ack(first)  # of deliveries before the restart
+        consumer.ack(first)  # their handles are from before the restart
         consumer.nack(second, delay_s=0)
         again = iterated.get(timeout=SOON_S)
         assert (again.body, again.delivery_attempt) == (b"2", 2)
@@ -915,7 +917,7 @@ def test_a_broker_that_does_not_answer_takes_no_time_from_what_is_given_back_to_
     monkeypatch.setattr(renewals[-1].thread, "join", joined.append)
     consumer.close(timeout_s=8)
     assert passed_s <= 8.1 and others == [4]
-    assert joined == [4]  # so does a renewal that waits for an answer
+    assert joined == [4]  # the wait for the renewal thread gets half of the close's time, too
     answering = held[1].broker_name
     with Consumer("", "g", "T", brokers={answering: brokers[answering]}, timeout_s=SOON_S) as next_:
         (again,) = next_.receive(timeout_s=SOON_S)
@@ -946,7 +948,7 @@ def test_a_signal_handler_may_close_the_consumer_that_its_thread_waits_in(
         sends.join(PATIENCE_S)
     finally:
         signal.signal(signal.SIGUSR1, before)
-    assert made == ["end of the poll", "return"]  # or else the poll might take the message that is given back
+    assert made == ["end of the poll", "return"]  # a poll that is still open could take the message that is given back
     with consumer_of(broker) as other:
         (message,) = other.receive(timeout_s=SOON_S)
         assert message.delivery_attempt == 2  # it was given back
@@ -985,7 +987,7 @@ def test_a_child_has_nothing_of_what_its_parent_has_received(broker: BrokerThrea
     send(broker, b"1")
     child = consumer_of(broker)
     (message,) = child.receive(timeout_s=SOON_S)
-    child.forget_parent()  # as it does behind a fork
+    child.forget_parent()  # a consumer does this itself after a fork
     assert child.in_flight == child.in_flight_bytes == 0
     child.close()
     with consumer_of(broker) as parent:
@@ -1005,7 +1007,7 @@ def test_a_message_whose_time_is_over_makes_room_for_its_next_delivery(broker: B
 def test_in_order_an_answer_that_was_lost_is_asked_for_again(
     broker: BrokerThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its messages would keep others of their group waiting for their invisible time, and count an attempt."""
+    """The lost messages would block their message group for their invisible time, and count as an attempt."""
     broker.make_group("g", consume_message_orderly=True)
     send(broker, b"1", message_group="a")
     lost = []
@@ -1082,7 +1084,7 @@ def test_who_waits_while_another_thread_asks_is_told_that_no_broker_answers(tmp_
         with pytest.raises(Unreachable):
             consumer.receive(timeout_s=0)
         other.start()
-        for _ in range(20):  # the other thread asks almost always
+        for _ in range(20):  # the other thread polls most of the time
             with pytest.raises(Unreachable):
                 consumer.receive(timeout_s=0)
     finally:

@@ -14,7 +14,8 @@ from rocketsim_client.transport.admin import command_name
 from rocketsim_client.transport.own.admin import GrpcAdmin
 from rocketsim_client.transport.own.answers import acknowledged
 
-COUNTS = st.integers(1, 20) | st.integers(60, 70)  # some are counted one by one, more are taken as columns
+# the encoder counts small numbers one by one, and takes larger ones as columns
+COUNTS = st.integers(1, 20) | st.integers(60, 70)
 
 
 @given(st.data())
@@ -63,7 +64,7 @@ def test_an_answer_with_another_number_of_records_than_it_says_is_refused(
 
 
 def test_each_command_has_a_request_of_its_own() -> None:
-    """A command is called by the type of its request."""
+    """Each admin command is identified by the type of its request, so no two share a type."""
     methods = admin_pb2.DESCRIPTOR.services_by_name["Admin"].methods
     requests = {method.name: GetMessageClass(method.input_type)() for method in methods}
     assert {name: command_name(request) for name, request in requests.items()} == {name: name for name in requests}

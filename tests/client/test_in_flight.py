@@ -1,4 +1,4 @@
-"""A consumer knows which messages it has, and which of them it may hand out."""
+"""A consumer knows which messages it holds, and which of them it may hand out."""
 
 from math import inf
 
@@ -21,7 +21,7 @@ def message(handle: str, message_group: str = "") -> ReceivedMessage:
 def filled(
     *handles: str, most: int = 10, most_bytes: int = 10**6, in_order: bool = False, left_s: float = 60
 ) -> InFlight:
-    """Handles like g1: message group g."""
+    """Returns an InFlight with these messages; the first letter of a handle is its message group."""
     made = InFlight(most, most_bytes, invisible_s=60, renew_for_s=1000)
     for handle in handles:
         made.add(message(handle, handle[0]), left_s, 0, in_order=in_order)
@@ -83,9 +83,9 @@ def test_what_is_past_its_deadline_is_neither_handed_out_nor_counted() -> None:
 def test_in_order_a_message_that_nobody_settles_does_not_hold_up_its_next_delivery() -> None:
     held = filled("a1", "a2", "b1", in_order=True, left_s=10)
     assert names(held.hand_out(9, 0)) == ["a1", "b1"]
-    held.moved("a2", 0, 30)  # it may not come before the one that it waits for
+    held.moved("a2", 0, 30)  # a2 waits for a1, and must not become visible before it
     assert held.hand_out(9, 10) == []
-    for handle in ("a3", "a4"):  # the broker's next deliveries of both
+    for handle in ("a3", "a4"):  # the broker delivers both messages again
         held.add(message(handle, "a"), 60, 11, in_order=True)
     assert names(held.hand_out(9, 11)) == ["a3"]
     held.settle("a1")  # an ack that comes too late

@@ -86,6 +86,6 @@ def test_in_turn_passes_by_brokers_to_avoid_unless_there_is_no_other():
 
 
 def test_a_key_always_means_the_same_queue():
-    # Numbers, not only equality: hash() would give other ones in another process.
+    # The test compares numbers, because hash() would give others in another process.
     assert [by_group(QUEUES, key).queue_id for key in ("order-1", "order-2", "", "é")] == [1, 0, 0, 1]
     assert by_group(QUEUES, "order-1") == by_group(QUEUES, b"order-1")

@@ -70,7 +70,7 @@ def test_damaged_records_are_a_bad_answer() -> None:
 
 
 class Instance:
-    """The recorded 5.5.0, whose names have the instance."""
+    """Replays the recorded 5.5.0 server, with the instance in its names."""
 
     def __init__(self) -> None:
         self._recording = Recording("5.5.0")

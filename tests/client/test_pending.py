@@ -55,7 +55,8 @@ def test_a_batch_is_finished_together_whoever_waits_for_it_and_whoever_gave_up()
     waiter = threading.Thread(target=lambda: heard.append(futures[0].result(5)))
     waiter.start()
     assert futures[1].cancel()
-    futures[2].add_done_callback(lambda done: heard.append(futures[3].result(0)))  # all are done before any hears
+    # all futures are done before the first callback runs
+    futures[2].add_done_callback(lambda done: heard.append(futures[3].result(0)))
     succeed_all(futures, iter("abcd"))
     waiter.join()
     assert sorted(heard) == ["a", "d"]

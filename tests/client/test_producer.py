@@ -93,7 +93,7 @@ def test_ordered_messages_and_columns_that_meet_in_one_lane_are_all_sent_in_thei
 
 
 def test_messages_of_a_group_that_threads_send_at_once_are_all_sent(cluster, producer):
-    """The first one is sent by its own thread; the others wait for it, and then for no timeout."""
+    """The first message is sent by its own thread; the others wait for that send, and are sent as soon as it ends."""
     go_on = threading.Event()
     for broker in masters(cluster):
         broker.before_send = go_on.wait
@@ -176,7 +176,7 @@ def test_one_total_timeout_bounds_a_send_to_brokers_that_hang(cluster, monkeypat
         return call(self, address, stub, method, request, timeout_s)
 
     with Producer(cluster.address, send_msg_timeout_ms=300) as producer:
-        producer.send(Message("T", b"x"), timeout_s=60)  # it knows the route now
+        producer.send(Message("T", b"x"), timeout_s=60)  # so that the producer knows the route
         monkeypatch.setattr(Channels, "call", noted)
         for broker in masters(cluster):
             broker.script["Send"].extend([Hang()] * 9)
@@ -188,7 +188,9 @@ def test_one_total_timeout_bounds_a_send_to_brokers_that_hang(cluster, monkeypat
 
 @pytest.fixture
 def held_routes(monkeypatch):
-    """`held_routes(producer)`: from now on nobody answers questions for a route; returns who asks."""
+    """After `held_routes(producer)` no question for a route is answered; the call returns the list of those
+    questions.
+    """
     answer = threading.Event()
 
     def hold(producer):
@@ -227,13 +229,13 @@ def test_a_send_goes_on_to_another_broker_though_no_name_server_answers(cluster,
         once = deque([Break()])
         for broker in masters(cluster):
             broker.script["Send"] = once
-        # With half of the time that is left: the first half may pass with the question for a new route.
+        # The send has half of its time left, because the question for a new route may take the first half.
         assert producer.send(Message("T", b"x"), timeout_s=4).send_status == SendStatus.SEND_OK
         assert list(asked) == ["T"] and producer.stats.sent_again == 1
 
 
 def test_where_no_thread_can_be_started_any_more_the_send_asks_for_the_route_itself(cluster, monkeypatch):
-    """At the end of Python 3.12."""
+    """At the end of a process, Python 3.12 starts no more threads."""
     with Producer(cluster.address) as producer:
         producer.send(Message("T", b"x"))
         calls = len(cluster.route_calls)
@@ -257,7 +259,7 @@ def test_a_route_that_is_due_holds_up_no_send(cluster, held_routes):
     with Producer(cluster.address, poll_interval_s=0, clock=lambda: now[0]) as producer:
         producer.send(Message("T", b"x"))
         asked = held_routes(producer)
-        now[0] += 2  # the table of routes asks the cluster again
+        now[0] += 2  # after this time the table of routes asks the cluster again
         assert producer.send(Message("T", b"x")).send_status == SendStatus.SEND_OK
         assert list(asked) == ["T"]
 
@@ -296,7 +298,7 @@ def test_the_route_is_asked_again_after_a_failure(cluster, producer):
 
 @pytest.mark.parametrize("columns", [False, True])
 def test_a_master_that_is_away_for_a_moment_is_waited_for(cluster, monkeypatch, columns):
-    """No other pair can take the message: an attempt without a broker is a failed attempt, not the last one."""
+    """No other pair can take the message, so each attempt without a broker counts as failed, and more follow."""
     pauses = []
 
     def sleep(pause_s):
@@ -309,7 +311,7 @@ def test_a_master_that_is_away_for_a_moment_is_waited_for(cluster, monkeypatch, 
     retries = {"retry_times_when_send_failed": 30, "retry_times_when_send_async_failed": 30}
     with Producer(cluster.address, send_msg_timeout_ms=60_000, **retries) as producer:
         producer.send(Message("T", b"x"))
-        cluster.stop("broker-a")  # the route names its slave alone from now on
+        cluster.stop("broker-a")  # from now on the route names only the slave of broker-a
         monkeypatch.setattr(attempts, "time", SimpleNamespace(sleep=sleep))
         if columns:
             assert len(producer.send_columns("T", pa.array([b"y"] * 3))) == 3
@@ -568,7 +570,7 @@ def test_a_value_that_is_no_json_is_refused(value):
 
 
 def test_a_delayed_message_stays_where_it_was_sent_to(cluster, producer):
-    """Delayed messages are not ordered ones, but have lanes of their own."""
+    """Delayed messages are not ordered ones, but the producer gathers them in batches of their own."""
     queue = MessageQueue("T", "broker-a", 2)
     cluster.brokers["broker-a", 0].script["Send"].extend([Break()] * 2)
     assert producer.send(Message("T", b"x", delay_level=3), queue=queue).message_queue == queue
@@ -720,8 +722,9 @@ def test_keys_find_their_new_queue_and_keep_their_order(cluster, producer, old_c
 def test_of_two_batches_by_an_old_route_the_second_waits_for_the_route_that_the_first_asks_for(
     cluster, monkeypatch, old_code
 ):
-    """The first one's request for a route is held until the second batch waits for it, or has been tried three times
-    without it and failed."""
+    """The first batch's request for a route is held until the second batch waits for that route, or has failed three
+    times without it.
+    """
     with Producer(cluster.address, linger_ms=1, retry_times_when_send_failed=0) as producer:
         producer.send(Message("T", b"x"))
         for broker in masters(cluster):
@@ -805,7 +808,7 @@ def test_columns_with_message_groups_and_an_own_queue_go_there_in_their_order(cl
 
 
 def test_an_unexpected_error_reaches_its_caller_and_ends_no_sender(cluster, producer, monkeypatch):
-    """For each sender thread, and for each kind of send."""
+    """The test does this for each sender thread, and for each way to send."""
 
     def broken(*args, **kwargs):
         raise ZeroDivisionError("a bug")

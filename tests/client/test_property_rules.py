@@ -1,4 +1,4 @@
-"""A message's properties have one rule, for `send`, for columns, and so for Spark's sink."""
+"""A message's properties follow one rule, whether they come from `send`, from columns or from Spark's sink."""
 
 import pickle
 from typing import Any

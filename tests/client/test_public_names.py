@@ -24,7 +24,7 @@ def test_every_error_is_public() -> None:
 
 
 def test_every_type_of_a_public_result_is_public() -> None:
-    """What the classes that applications make give back, and the fields of that."""
+    """Every type that a public method returns is public, and so are the types of that type's fields."""
     seen: set[type] = set()
     classes = [getattr(rocketsim_client, name) for name in ("Producer", "Consumer", "PullConsumer", "Admin")]
     for public in [*classes, *(getattr(aio, name) for name in aio.__all__)]:
@@ -59,7 +59,8 @@ def test_every_public_class_and_method_has_a_docstring() -> None:
         value = getattr(rocketsim_client, name, None) or getattr(aio, name)
         if not inspect.isclass(value):
             continue
-        if "__doc__" not in vars(value) or (value.__doc__ or "").startswith(f"{name}("):  # a dataclass writes its own
+        # a dataclass without a docstring of its own gets this one
+        if "__doc__" not in vars(value) or (value.__doc__ or "").startswith(f"{name}("):
             missing.append(name)
         for attribute, member in vars(value).items():
             function = member.fget if isinstance(member, property) else getattr(member, "__func__", member)

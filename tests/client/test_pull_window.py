@@ -16,8 +16,9 @@ def found(offsets: list[int], following: int, size_bytes: int = 100) -> PullRepl
 
 
 def run(data, window, ends, filtered) -> list[list[int]]:
-    """The offsets of each range that come out.  Each turn the broker answers one pull of those in flight, shortened as
-    it likes, perhaps once more later, or loses it, so that it is asked again."""
+    """Runs the window to its end, and returns the offsets that come out of each range.  In each turn the broker answers
+    one pull in flight: it may shorten the answer, repeat it later, or lose it, so that the pull is sent again.
+    """
     flight: list[Ask] = []
     repeated: list[tuple[Ask, PullReply]] = []
     got: list[list[int]] = [[] for _ in ends]
@@ -78,7 +79,7 @@ def test_the_first_answer_says_how_much_a_pull_gives():
     window = PullWindow[list]([QueueRange("t", 0, 0, 10_000)], filtered=False)
     (first,) = window.asks()
     assert first.messages > 32 and window.asks() == []
-    window.answered(first, found(list(range(8)), 8))  # from disk, a broker gives 8
+    window.answered(first, found(list(range(8)), 8))  # a broker gives 8 messages when it reads from disk
     assert {ask.messages for ask in window.asks()} == {8}
 
 

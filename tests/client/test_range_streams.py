@@ -52,7 +52,7 @@ def processes(tmp_path):
 
 
 def start(processes: Processes, **keys: object) -> tuple[Any, Any]:
-    """A broker with COUNT messages of 10,000 bytes in one queue: more than sockets hold."""
+    """Starts a broker with COUNT messages of 10,000 bytes in one queue, more than the sockets' buffers hold."""
     name_server = processes.start_namesrv()
     broker = processes.start_broker("broker-a", 0, name_server, **keys)
     with Cluster(name_server.address) as cluster:
@@ -76,7 +76,7 @@ def await_writable(cluster: Cluster) -> None:
 
 @pytest.fixture
 def taken(monkeypatch) -> list[int]:
-    """The families of the sockets that were connected."""
+    """Notes the address family of each socket that a range was read from."""
     found: list[int] = []
     real = stream_call.StreamCall.frames
 
@@ -110,7 +110,8 @@ def test_the_first_call_asks_and_all_go_over_the_unix_socket(processes, taken, c
         with pytest.raises(TopicNotExist):
             list(cluster.transport.reads.pull_range(broker.address, [QueueRange("absent", 0, 0, 1)], **CALL))
         assert len(taken) == 3
-        # Another process has another socket: the next call notices, asks again, and has its stream.
+        # The restarted broker has a new socket: the next call notices that, asks for an offer again, and gets its
+        # stream.
         broker.kill()
         broker.start()
         await_writable(cluster)
@@ -118,7 +119,7 @@ def test_the_first_call_asks_and_all_go_over_the_unix_socket(processes, taken, c
         assert count(cluster.pull_range("broker-a", RANGES)) == COUNT
         assert taken == [socket.AF_UNIX]
         frames = cluster.pull_range("broker-a", RANGES, max_frame_bytes=20_000)
-        next(frames)  # and no more: a client that does not read is no reason for a broker not to stop
+        next(frames)  # reads only one frame: a client that does not read must not keep a broker from stopping
         assert broker.stop() == 0
         frames.close()  # type: ignore[attr-defined]  # a generator
 
@@ -188,13 +189,14 @@ CALL: dict[str, Any] = {"group": "g", "expression": "*", "max_frame_bytes": 1 <<
 
 
 class Scripted:
-    """Each connection gets what `said` holds, and is closed; or stays open if `holds`.  By TCP it offers a Unix socket,
-    too, which is not there."""
+    """A scripted server: it sends `said` on each connection, and closes the connection unless `holds`.  Over TCP it
+    also offers a Unix socket that does not exist.
+    """
 
     def __init__(self, family: socket.AddressFamily = socket.AF_UNIX) -> None:
         self.said = b""
         self.holds = False
-        self.takes = True  # the records of a Send
+        self.takes = True  # whether to read the records of a Send
         self.asked: list[pb.StreamRequest] = []
         self.taken: list[bytes] = []
         self.offer = pb.StreamOffer(
@@ -219,13 +221,13 @@ class Scripted:
                 return
             self._held.append(connection)
             head = connection.recv(range_stream.REQUEST_HEAD.size, socket.MSG_WAITALL)
-            if len(head) < range_stream.REQUEST_HEAD.size:  # a client whose time was up before it had asked
+            if len(head) < range_stream.REQUEST_HEAD.size:  # the client's time was up before it had sent its request
                 continue
             size = range_stream.request_length(head)
             self.asked.append(pb.StreamRequest.FromString(connection.recv(size, socket.MSG_WAITALL)))
             if self.takes and (rest := self.asked[-1].records_bytes):
                 self.taken.append(connection.recv(rest, socket.MSG_WAITALL))
-            with contextlib.suppress(OSError):  # it does not wait for all of it
+            with contextlib.suppress(OSError):  # the client does not wait for the whole answer
                 connection.sendall(self.said)
             if not self.holds:
                 connection.close()
@@ -233,7 +235,7 @@ class Scripted:
     def close(self) -> None:
         if self._listening.fileno() >= 0:
             self._listening.shutdown(socket.SHUT_RDWR)  # ends the thread's accept
-            self._thread.join()  # a connection that it has just accepted is closed, too
+            self._thread.join()  # the thread first closes a connection that it has just accepted
             self._listening.close()
         for one in self._held:
             one.close()
@@ -284,7 +286,7 @@ def test_a_stream_that_cannot_be_had_is_left_to_grpc(scripted, streams, said):
 
 
 def test_a_broker_without_room_is_asked_again_by_the_next_call(scripted, streams, monkeypatch):
-    """This one is gRPC's, which is not asked for a stream."""
+    """A call that finds no room continues over gRPC, and does not ask for a stream there."""
     transport = GrpcTransport(Connection.of("127.0.0.1:1"))
     transport.streams = transport.reads.streams = streams
     over_grpc: list[bool] = []
@@ -374,7 +376,7 @@ def test_a_silent_broker_is_a_timeout(scripted, streams, said):
 
 
 def ended_by_closing(scripted: Scripted, streams: RangeStreams, call: Callable[[], object]) -> list[BaseException]:
-    """What a call raises that waits in another thread when the client is closed."""
+    """Closes the client while a thread waits in `call`, and returns what the call raises there."""
     ended: list[BaseException] = []
 
     def wait() -> None:

@@ -142,7 +142,7 @@ def test_kinds_of_topics_that_cannot_be_read_are_refused_by_name(attributes, say
 
 
 def test_a_pull_of_inner_batches_is_refused_by_name():
-    """The flag that says so is in each record."""
+    """The flag of an inner batch is in each record."""
 
     def answer(request: Header, body: bytes) -> bytes | None:
         found = recorded(request, body)
@@ -163,7 +163,7 @@ def test_a_pull_of_inner_batches_is_refused_by_name():
 
 
 def test_a_pull_without_a_group_names_one_that_every_broker_has():
-    """A broker with autoCreateSubscriptionGroup=false refuses others."""
+    """A broker with autoCreateSubscriptionGroup=false refuses groups that it does not know."""
 
     def answer(request: Header, body: bytes) -> bytes | None:
         if request.code == RequestCode.PULL_MESSAGE:
@@ -300,7 +300,7 @@ def test_a_group_is_left_out_of_the_progress_only_if_it_is_not_there():
 
 
 def test_a_retry_topic_is_made_only_if_the_broker_says_that_it_is_not_there(caplog):
-    """A broker that is busy may have the topic, whose settings would be replaced."""
+    """A busy broker may have the topic, and creating it again would replace its settings."""
     busy, ask = ResponseCode.SYSTEM_BUSY, RequestCode.GET_TOPIC_STATS_INFO
     with refusing(busy, "busy", only=ask) as peer, Cluster(connection(peer.address)) as cluster:
         cluster.commit(GROUP, {QUEUE: 40})
@@ -357,7 +357,7 @@ def test_a_wrong_port_gets_a_sentence_with_what_to_write_instead(greeting, says)
 
 @pytest.mark.parametrize("protocol", ["auto", "remoting"])
 def test_the_port_of_a_broker_is_called_so(protocol):
-    """A broker knows no call of a name server."""
+    """The error says that the address is a broker's port, where calls of a name server are unknown."""
     with RemotingPeer(lambda request, _: answer_to(request, 3, " request type 105 not supported")) as broker:
         with Cluster(connection(broker.address, protocol=protocol)) as cluster:
             with pytest.raises(NotSupported, match=f"{broker.address} is a broker's port.*name server.*9876"):
@@ -381,7 +381,7 @@ def test_silence_is_an_error_at_the_deadline():
 
 
 def test_a_request_of_the_servers_is_not_taken_for_an_answer():
-    """It has the same number as the call that waits."""
+    """The server's request has the same number as the call that waits for an answer."""
 
     def answer(request: Header, _: bytes) -> bytes:
         own = frame.encode(Header(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, request.opaque, frame.IS_ONE_WAY))
@@ -427,7 +427,9 @@ def test_requests_are_signed_where_there_are_keys():
 
 @pytest.mark.parametrize("protocol", ["auto", "remoting"])
 def test_a_certificate_that_is_not_valid_is_the_error_whatever_the_protocol(protocol):
-    """A look does not check it: `auto` took the server for one that speaks gRPC, and said so."""
+    """The probe for the protocol does not check the certificate: `auto` took the server for one that speaks gRPC, and
+    said so in the error.
+    """
     with replaying("5.5.0", tls=DATA) as peer:
         trusting = connection(peer.address, protocol=protocol, tls=True, tls_ca=CA)
         with Cluster(trusting) as cluster:
@@ -551,7 +553,7 @@ def test_a_busy_broker_gets_only_the_batch_again_that_it_refused():
 
 @pytest.mark.parametrize(("version", "is_refused"), [(409, True), (513, False)], ids=["4.9.8", "5.5.0"])
 def test_a_time_of_delivery_is_refused_by_brokers_of_4_only(version, is_refused):
-    """They would deliver the message at once."""
+    """A broker of version 4 does not know the property, and would deliver the message at once."""
 
     def answer(request: Header, body: bytes) -> bytes:
         if request.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
@@ -614,7 +616,7 @@ def test_an_address_map_leads_to_where_brokers_are_reached():
 
 
 def test_a_pace_is_kept():
-    """Of ten pulls a second each takes a tenth."""
+    """At 1,000 pulls a second, ten pulls take a hundredth of a second."""
     from rocketsim_client.transport.remoting.pace import Pace
 
     pace = Pace(1000)

@@ -40,7 +40,7 @@ def test_the_table_in_the_document_is_the_one_of_the_code() -> None:
     }
     found = documented()
     assert found.pop("all others") == (str(NO_RETRY.another), "no", "no")
-    # Sends tell the codes of a refusal apart, which the table says in its own words.
+    # A send treats the codes of a refusal differently, which the document's table says in its own words.
     assert found.pop("BrokerRefused") == (
         *said.pop("BrokerRefused")[:2],
         f"codes {', '.join(map(str, sorted(SENT_AGAIN)))}",

@@ -206,7 +206,7 @@ def test_a_group_that_is_sent_to_the_slave_reads_from_the_slave(pair, topic, pro
         queue = next(queue for queue, bounds in consumer.bounds(topic).items() if bounds.max_offset)
         first = consumer.pull(queue, 0, 1)
         assert (first.broker_id, first.suggest_which_broker_id) == (0, 1)
-        # Until the slave has heard of the topic, the master answers in its place.
+        # The master answers for the slave until the slave has heard of the topic.
         rest = wait_until(lambda: answer_of(1, consumer, queue), "the messages on the slave")
         assert len(rest.messages) == 9
 
@@ -232,7 +232,7 @@ del producer
 
 
 def test_a_lowered_queue_count_is_found_out_by_the_send_that_it_refuses(pair, topic, producer, consumer):
-    """Long before the producer asks for the route again."""
+    """The refused send makes the producer ask for the route, long before it would do so by itself."""
     for number in range(8):
         producer.send(Message(topic, b"before %d" % number))
     with Admin(pair[0]) as admin:

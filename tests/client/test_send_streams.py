@@ -52,7 +52,7 @@ def send(streams: RangeStreams, records: bytes = FRAME, timeout_s: float = 30.0)
 
 
 def opens(monkeypatch: pytest.MonkeyPatch, sockets: StreamSockets, kind: Callable[..., Any]) -> None:
-    """Calls get sockets of this kind from now on."""
+    """From now on the calls use sockets of this kind."""
     monkeypatch.setattr(sockets, "opened", lambda family: kind(family, socket.SOCK_STREAM))
 
 
@@ -102,7 +102,7 @@ def test_what_the_broker_does_not_take_is_left_to_grpc(scripted, streams, record
 
 
 def test_a_broker_that_hangs_up_before_it_has_all_is_left_to_grpc(scripted, streams):
-    """It cannot have stored anything."""
+    """Such a broker cannot have stored anything."""
     scripted.takes = False
     assert send(streams, LONG) is None
     assert not streams.sockets.open
@@ -114,7 +114,7 @@ def test_a_socket_that_is_not_there_is_left_to_grpc_and_asked_for_anew_later(scr
     scripted.close()
     assert send(streams) is None
     assert streams.offers.wants_offer(ADDRESS)
-    streams.offers.offered(ADDRESS, scripted.offer)  # the same once more: this machine cannot use it
+    streams.offers.offered(ADDRESS, scripted.offer)  # the same offer again: this machine cannot use it
     assert not streams.offers.wants_offer(ADDRESS)
     other = pb.StreamOffer(instance=b"j", unix_name="another", max_send_bytes=1)
     passed_s = stream_offers.NOT_AGAIN_FOR_S
@@ -215,13 +215,13 @@ def test_the_answer_has_the_time_that_sending_left(scripted, streams, monkeypatc
 
 
 class Dripping:
-    """A socket that takes all, and whose peer sends `said` at once and then a byte a second."""
+    """A socket that accepts all data, and whose peer sends `said` at once and then a byte a second."""
 
     family = socket.AF_INET
 
     def __init__(self, said: bytes) -> None:
         self.now = 1000.0
-        self.limits: list[float] = []  # seconds, of each read
+        self.limits: list[float] = []  # the time limit of each read, in seconds
         self._said = said
 
     def connect(self, where: object) -> None: ...
@@ -292,7 +292,7 @@ def test_closing_the_client_ends_a_call_that_waits(scripted, streams, records):
 def test_a_frame_without_an_answer_may_be_stored_and_is_sent_again_under_its_ids(
     cluster, scripted, monkeypatch, ends, retries
 ):
-    """As a call of gRPC's without an answer."""
+    """A call over gRPC that gets no answer has the same outcome."""
     cluster.stop("broker-b")
     broker = cluster.brokers["broker-a", 0]
     lost = iter([ends == "late"])
@@ -330,7 +330,7 @@ def test_a_frame_without_an_answer_may_be_stored_and_is_sent_again_under_its_ids
 
 @pytest.fixture
 def taken(monkeypatch) -> list[int]:
-    """The families of the sockets that took frames."""
+    """Notes the address family of each socket that took a frame."""
     found: list[int] = []
     real = stream_call.StreamCall.send
 

@@ -50,7 +50,7 @@ SPOOLED, SEND_OK = SendStatus.SPOOLED, SendStatus.SEND_OK
 
 @pytest.fixture
 def databases(monkeypatch):
-    """The databases that are opened from now on."""
+    """Collects the databases that are opened from now on."""
     opened, connect = [], sqlite3.connect
 
     def noted(*given, **options):
@@ -155,7 +155,7 @@ def test_a_record_that_was_spooled_arrives_as_it_was_sent(one, producer):
 
 
 def test_when_no_route_is_known_messages_are_spooled_until_there_is_one(directory):
-    """The name server knows no broker, then answers nothing; nobody was ever asked before."""
+    """At first the name server knows no broker, then it does not answer at all; the producer has never had a route."""
     with FakeCluster() as away, Producer(away.address, spool=directory, timeout_s=1) as producer:
         assert producer.send(Message("T", b"1")).send_status == SPOOLED
         assert producer.send(Message("T", b"2"), message_group="g").send_status == SPOOLED
@@ -249,7 +249,7 @@ def test_a_broker_that_is_lost_after_it_had_the_records_alone_loses_none(one, pr
 
 
 def test_messages_for_any_queue_go_to_a_broker_that_says_enough(cluster, directory, no_pauses_in_doubt):
-    """The other one gets copies of one message only, and new messages are not held up."""
+    """The other broker gets copies of one message only, and new messages are not delayed."""
     with Producer(cluster.address, "p", spool=directory, timeout_s=2, linger_s=0.001) as producer:
         brokers = [cluster.brokers[name, 0] for name in ("broker-a", "broker-b")]
         for broker in brokers:
@@ -331,7 +331,7 @@ def test_later_messages_of_a_spooled_group_queue_behind_and_others_do_not(one, p
     tries = len(broker.calls["Send"])
     wait_until(lambda: len(broker.calls["Send"]) > tries, "a replay that fails")
     assert producer.send(Message("T", b"2"), message_group="g").send_status == SPOOLED
-    broker.script["Send"] = deque([Hang()])  # from now on the broker takes all but one call: the replay's
+    broker.script["Send"] = deque([Hang()])  # from now on the broker takes every call except one, which is the replay's
     wait_until(lambda: not broker.script["Send"], "the replay")
     assert producer.send(Message("T", b"3"), message_group="g").send_status == SPOOLED
     assert producer.send(Message("T", b"other"), message_group="h").send_status == SEND_OK
@@ -381,7 +381,9 @@ def test_a_named_queue_is_kept_and_holds_up_no_other(cluster, directory):
 
 
 def test_a_lane_that_cannot_be_sent_keeps_no_others(directory, monkeypatch):
-    """Nor does one that fills as fast as it empties: each round begins with another lane."""
+    """A lane (messages of the spool that keep their order) that fills as fast as it is sent blocks no other lane
+    either, because each round begins with another one.
+    """
     monkeypatch.setattr(replay, "FRAME_BYTES", 1)
     sent = []
 
@@ -449,7 +451,7 @@ def test_replay_goes_on_after_the_system_had_no_thread_for_it(one, producer, mon
 
 
 def test_messages_for_any_queue_go_to_brokers_again_while_the_spool_still_has_some(one, producer, monkeypatch):
-    """They have no order to keep, and a busy producer would never empty its spool."""
+    """Such messages have no order to keep, and a busy producer would otherwise never empty its spool."""
     monkeypatch.setattr(replay, "FRAME_BYTES", 1)
     broker = refuse_all(one)
     send_all(producer, range(3))
@@ -545,7 +547,8 @@ def test_a_full_spool_is_an_error_that_says_what_to_do_and_takes_more_when_there
         with pytest.raises(SpoolFailed, match="is full"):
             producer.send(Message("T", os.urandom(5000)), message_group="h")
         assert producer.spool_status().records == accepted
-        producer.send_oneway(Message("T", os.urandom(5000)), message_group="g")  # which nobody is told of
+        # a one-way send reports its failure to nobody
+        producer.send_oneway(Message("T", os.urandom(5000)), message_group="g")
         producer.flush()
         assert (producer.stats.sent, producer.stats.spooled, producer.stats.failed) == (accepted + 3, accepted, 3)
         one.start("broker-a")
@@ -640,7 +643,7 @@ def test_a_record_that_is_damaged_on_the_disk_is_dead_and_not_sent(one, director
 
 
 def test_one_that_fails_takes_no_others_with_it(directory, monkeypatch):
-    """They are committed together; SQLite refuses one of them."""
+    """The messages are committed together, and SQLite refuses one of them."""
     spool, insert, oldest_ms = Spool(directory, 1 << 20), SpoolFile.insert, SpoolFile.oldest_ms
     is_busy, go_on, transactions = threading.Event(), threading.Event(), []
 
@@ -676,7 +679,7 @@ def test_one_that_fails_takes_no_others_with_it(directory, monkeypatch):
     for thread in [busy, *puts]:
         thread.join()
     assert spool.status().records == 2 and len(failures) == 1 and "disk I/O error" in failures[0]
-    assert len(transactions) > 3  # together first, then each alone
+    assert len(transactions) > 3  # the rows are first inserted together, then one by one
     spool.close()
     assert waiting(directory) == 2
 
@@ -810,7 +813,7 @@ def test_a_spool_whose_files_are_gone_takes_nothing_more_and_brings_brokers_what
 
 
 def test_nothing_is_told_to_be_spooled_whose_files_go_while_it_is_committed(one, directory, monkeypatch):
-    """Its outcome is unknown: this process has it still."""
+    """The outcome of such a message is unknown, because this process still has it."""
     with Producer(one.address, spool=directory, timeout_s=1) as producer:
         broker = refuse_all(one)
         insert = SpoolFile.insert
@@ -896,13 +899,13 @@ def test_a_close_while_a_replay_hangs_ends_and_keeps_the_records(one, directory)
 
 
 def outcome_of_drain(producer, monkeypatch):
-    """Returns when a `drain_spool` waits in a thread of its own, with a function that waits for its end."""
+    """Starts `drain_spool` in a thread, waits until it blocks, and returns a function that waits for its outcome."""
     outcomes, waits = [], threading.Event()
     wait_for = threading.Condition.wait_for
 
     def waiting_for(changed, condition, timeout_s=None):
         if threading.current_thread() is thread:
-            waits.set()  # the lock is held: nothing changes before it waits
+            waits.set()  # the thread holds the lock, so nothing changes before it waits
         return wait_for(changed, condition, timeout_s)
 
     def drain():
@@ -979,8 +982,8 @@ def test_replay_outlives_an_error_that_nobody_expects(one, producer, monkeypatch
 
 
 def test_a_batch_that_a_close_overtakes_says_whether_it_may_be_stored(one, directory):
-    """It is its caller's thread that sends a batch: `close` does not wait for it."""
-    cluster = Cluster(one.address)  # not the producer's own, and so not closed with it
+    """The caller's own thread sends a batch: `close` does not wait for that thread."""
+    cluster = Cluster(one.address)  # a shared cluster, which the producer does not close
     producer = Producer(cluster=cluster, spool=directory, timeout_s=60)
     producer.send(Message("T", b"0"))
     broker, failures = one.brokers["broker-a", 0], []
@@ -1005,7 +1008,7 @@ def test_a_batch_that_a_close_overtakes_says_whether_it_may_be_stored(one, direc
 
 
 def test_a_caller_that_waits_behind_a_hanging_send_is_told_that_its_message_is_spooled(one, directory):
-    """Its timeout passes while the message is in the outbox still."""
+    """The caller's timeout passes while its message is still in the outbox."""
     with Producer(one.address, spool=directory, timeout_s=0.5) as producer:
         producer.send(Message("T", b"0"), message_group="g")
         one.brokers["broker-a", 0].script["Send"] = deque([Hang()] * 1000)
@@ -1048,7 +1051,7 @@ def test_a_producer_that_the_system_has_no_thread_for_gives_the_directory_free(o
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
 def test_a_forked_child_leaves_the_spool_to_its_parent(directory):
-    """The servers are nobody: a gRPC server does not survive a fork."""
+    """No server runs in this test, because a gRPC server does not survive a fork."""
     with Producer("127.0.0.1:1", spool=directory, timeout_s=0.2) as producer:
         assert producer.send(Message("T", b"1"), message_group="g").send_status == SPOOLED
 
@@ -1072,7 +1075,9 @@ def test_a_forked_child_leaves_the_spool_to_its_parent(directory):
 
 
 def test_the_end_of_a_forked_child_harms_no_record_of_its_parent(directory):
-    """An interpreter that ends frees what it has: a database that is closed there would end the parent's log."""
+    """A process that ends frees its objects: a child that closed its copy of the database would remove its parent's
+    log.
+    """
     code = f"""
 import os, signal
 from rocketsim_client import Message, Producer
@@ -1138,7 +1143,7 @@ def test_what_was_told_to_be_spooled_survives_a_power_loss(one, tmp_path):
         with told.open("wb") as output, subprocess.Popen(program, cwd=ROOT, stdout=output, stderr=output) as process:
             try:
                 wait_until(lambda: told.read_bytes().count(b"SPOOLED\n") > 100, "messages in the spool")
-                before = told.read_text()  # the disk may say yes to the sync that it is asked for as it loses its power
+                before = told.read_text()  # the disk may confirm a sync just while it loses its power
                 power.lose_power()
                 process.wait()
             finally:
@@ -1193,7 +1198,7 @@ def test_both_brokers_and_the_producer_are_killed_and_everything_that_was_told_a
     found = defaultdict(dict)
     for _, _, body, msg_id in rows:
         found[int(body) % 4].setdefault(int(body), msg_id)
-    *whole, _ = told.read_text().split("\n")  # behind the last end of a line: what the kill has left of another
+    *whole, _ = told.read_text().split("\n")  # drops the part of a line that the kill has left at the end
     for number, _, msg_id, _ in map(str.split, whole):
         assert found[int(number) % 4][int(number)] == msg_id
     assert all(list(group) == sorted(group) for group in found.values())

@@ -79,7 +79,7 @@ def test_a_transaction_that_raises_leaves_nothing(directory):
 
 
 def test_sqlite_syncs_each_commit(directory, monkeypatch):
-    """What a process's death does not show: only a power loss does."""
+    """SQLite must sync each commit, which only a power loss can show, not a kill."""
     opened, connect = [], sqlite3.connect
 
     def noted(*given, **options):
@@ -94,7 +94,7 @@ def test_sqlite_syncs_each_commit(directory, monkeypatch):
 
 
 def test_each_directory_that_is_made_is_synced_with_the_one_it_is_in(tmp_path, monkeypatch):
-    """Others are not: this process may have no right to read them."""
+    """Directories that exist already are not synced, because this process may have no right to read them."""
     synced, fsync = set(), os.fsync
 
     def noting(descriptor: int) -> None:
@@ -142,7 +142,7 @@ def test_a_second_owner_is_refused_with_the_pid_of_the_first_also_in_the_same_pr
     )
     other = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert other.returncode == 1 and f"process {os.getpid()} has it open" in other.stderr
-    with SpoolView(directory) as view:  # whoever looks is not in the way, and has none himself
+    with SpoolView(directory) as view:  # a view needs no lock of the spool, and does not block the spool's owner
         assert view.waiting() == []
     file.close()
     SpoolFile(directory).close()
@@ -173,7 +173,7 @@ def test_another_program_s_database_is_refused(directory):
 
 @pytest.mark.parametrize("at", [0, 20_000])
 def test_a_damaged_database_is_refused_with_what_to_do(directory, at):
-    """In its header, and in a page behind it."""
+    """The damage is in the header, or in a page after it."""
     filled(directory, 2000, size=100)
     with open(directory / DATABASE, "r+b") as database:
         database.seek(at)
@@ -240,7 +240,8 @@ def test_after_an_opening_that_failed_the_same_process_may_try_again(directory):
     with pytest.raises(SpoolUnusable, match="is damaged"):
         SpoolFile(directory)
     database.unlink()
-    database.mkdir()  # as good as one without permission, which root has everywhere
+    # opening a directory fails as opening a file without permission does, and root has every permission
+    database.mkdir()
     with pytest.raises(SpoolUnusable, match="Is a directory"):
         SpoolFile(directory)
     database.rmdir()
@@ -279,7 +280,7 @@ def test_a_child_that_is_forked_while_the_spool_is_opened_does_not_hold_the_lock
 
 
 def test_a_close_gives_the_directory_free_also_while_a_child_is_being_forked(directory):
-    """A child has a copy of the descriptor until it has closed it or runs another program."""
+    """A forked child has a copy of the lock's descriptor until it closes the copy or runs another program."""
     file = SpoolFile(directory)
     of_the_child = os.dup(*lock_descriptors())
     file.close()

@@ -68,7 +68,7 @@ def address_of(broker: BrokerThread) -> str:
 
 
 def refusal(broker: BrokerThread, **options: Any) -> str:
-    """What a reader is told, which is the server's address first."""
+    """Returns the TLS error that a reader gets, and checks that the error has the server's address."""
     options = PATIENT | options
     with PullConsumer(group="g", brokers=broker.brokers, **options) as consumer, pytest.raises(TlsFailed) as refused:
         consumer.message_queues("T")
@@ -106,7 +106,7 @@ def test_ranges_come_over_the_unix_socket_or_over_grpc(broker: BrokerThread) -> 
 
 
 def test_no_socket_is_there_where_clients_need_a_certificate(mutual: BrokerThread) -> None:
-    """Nobody is asked for one on it."""
+    """A plain socket asks no client for a certificate."""
     assert mutual.node.range_streams.offer() is None
     with Producer(brokers=mutual.brokers, **TRUSTED, **OWN) as producer:
         producer.send(Message("T", b"hello"))
@@ -116,7 +116,7 @@ def test_no_socket_is_there_where_clients_need_a_certificate(mutual: BrokerThrea
 
 
 def test_an_offered_tcp_port_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the broker offers: what goes over it could be read on its way."""
+    """The client ignores such an offer, because data on a plain socket could be read on its way."""
     with Cluster("127.0.0.1:1", **TRUSTED) as cluster:
         assert isinstance(cluster.transport.reads, GrpcReads)
         streams = cluster.transport.reads.streams
@@ -135,7 +135,7 @@ def test_a_forked_child_opens_channels_of_its_own(tmp_path: Path) -> None:
 
 @contextmanager
 def broker_process(folder: Path) -> Iterator[str]:
-    """In a process of its own: a gRPC server does not survive a fork."""
+    """The broker runs in a process of its own, because a gRPC server does not survive a fork."""
     keys = {"tlsCert": DATA / "server.pem", "tlsKey": DATA / "server.key", "tlsCa": CA}
     with Processes(folder) as processes:
         broker = processes.start_broker("broker-a", 0, **keys)
@@ -196,7 +196,9 @@ def test_tls_against_plaintext_names_the_option(tmp_path: Path) -> None:
 
 
 def test_a_send_names_the_tls_fault_too(broker: BrokerThread, tmp_path: Path) -> None:
-    """After its attempts: who runs the broker may put it right meanwhile.  With a spool nothing is lost."""
+    """The error comes after all attempts, because the operator may mend the broker meanwhile.  With a spool the message
+    is kept.
+    """
     with Producer(brokers=broker.brokers, **PATIENT) as producer, pytest.raises(SendFailed) as failed:
         producer.send(Message("T", b"hello"), queue=QUEUE)
     assert "the server speaks TLS" in str(failed.value) and not failed.value.maybe_stored
@@ -205,7 +207,7 @@ def test_a_send_names_the_tls_fault_too(broker: BrokerThread, tmp_path: Path) ->
 
 
 def test_a_name_server_that_speaks_tls_is_no_silent_one(broker: BrokerThread) -> None:
-    """Any server will do: nobody gets as far as to ask."""
+    """A broker can play the name server here, because no call gets past the TLS handshake."""
     with Cluster(address_of(broker), **PATIENT) as cluster, pytest.raises(TlsFailed, match="set the option tls"):
         cluster.members()
 
@@ -246,7 +248,7 @@ def test_a_server_that_is_not_there_is_no_matter_of_tls() -> None:
 
 
 def test_keys_are_in_no_log_and_no_error(broker: BrokerThread) -> None:
-    """gRPC's own words included."""
+    """Not even gRPC's own log lines contain a key."""
     code = f"""
 import logging
 logging.basicConfig(level=logging.DEBUG)

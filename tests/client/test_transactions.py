@@ -42,7 +42,7 @@ def broker(tmp_path: Path) -> Iterator[BrokerThread]:
 
 @pytest.fixture
 def asking_broker(tmp_path: Path) -> Iterator[BrokerThread]:
-    """It asks at once, again and again, and gives nothing up."""
+    """Yields a broker that asks about open transactions at once, again and again, and never gives up."""
     with broker_thread(
         tmp_path, transaction_time_out=1, transaction_check_interval=20, transaction_check_max=65_535
     ) as started:
@@ -55,7 +55,7 @@ def producer_of(broker: BrokerThread, **options: Any) -> Producer:
 
 
 def received(broker: BrokerThread) -> list[bytes]:
-    """What readers see, each message once."""
+    """Returns the bodies that readers see, each message once."""
     with Consumer("", "g", "T", cluster=broker.cluster, timeout_s=PATIENCE_S) as consumer:
         messages = consumer.receive(timeout_s=0)
         if messages:
@@ -160,7 +160,7 @@ def test_what_cannot_be_in_a_transaction_is_refused(broker: BrokerThread) -> Non
             with pytest.raises(InvalidParameter, match="one message"):
                 transaction.send(Message("T", b"two"))
         with transaction:
-            pass  # a second time it has nothing to end
+            pass  # a second block has nothing to end
         with producer.transaction() as transaction:
             with pytest.raises(MessageIllegal, match="the body is empty"):
                 transaction.send(Message("T", b""))
@@ -254,7 +254,7 @@ def test_a_commit_without_an_answer_says_that_nothing_is_known(broker: BrokerThr
         assert caught.value.maybe_stored and list(open_ones(broker)) == [transaction.transaction_id]
         with pytest.raises(ZeroDivisionError), producer.transaction() as transaction:
             transaction.send(Message("T", b"2"))
-            raise ZeroDivisionError  # which a rollback that fails does not hide
+            raise ZeroDivisionError  # a rollback that fails does not hide this error
 
 
 def test_a_transaction_is_never_spooled(tmp_path: Path) -> None:
@@ -300,7 +300,8 @@ def test_a_transaction_that_is_not_over_is_not_answered_for(asking_broker: Broke
             name = transaction.transaction_id
             first = open_ones(asking_broker)[name]
             wait_until(lambda: open_ones(asking_broker)[name] > first + 3, "some questions")
-            assert asked == []  # a question that is under way when it ends may be asked
+            # checked before the block ends, because a question that is under way at its end may still be asked
+            assert asked == []
         held = producer.transaction()
         held.send(Message("T", b"2"))
         wait_until(lambda: open_ones(asking_broker)[held.transaction_id] > 3, "some questions")
@@ -310,7 +311,7 @@ def test_a_transaction_that_is_not_over_is_not_answered_for(asking_broker: Broke
 
 def test_what_nobody_can_end_any_more_is_answered_for(asking_broker: BrokerThread) -> None:
     def fails(producer: Producer) -> None:
-        producer.transaction().send(Message("T", b"1"))  # neither a block nor an end
+        producer.transaction().send(Message("T", b"1"))  # this transaction neither is used as a block nor is ended
 
     with producer_of(asking_broker, checker=lambda message: True) as producer:
         fails(producer)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from rocketsim_client import Cluster, CommitStatus, MessageQueue
 from rocketsim_client.errors import RocketSimError
 
-Place = tuple[str, MessageQueue]  # a group and what it reads
+Place = tuple[str, MessageQueue]  # a group and the queue that it reads
 
 
 @dataclass(slots=True)
@@ -109,7 +109,7 @@ class OffsetStorm:
                     result = cluster.commit(group, {queue: offset})
                 except RocketSimError as error:
                     self.history.failed(error.__cause__ if isinstance(error.__cause__, RocketSimError) else error)
-                    self._stop.wait(0.05)  # somebody is dead at the moment
+                    self._stop.wait(0.05)  # a broker is dead at the moment
                     continue
                 status = result.statuses[queue.broker_name].name
                 self.history.answered(place, offset, result.offsets[queue], status)

@@ -37,7 +37,9 @@ class OneBroker:
         epoch: int = 0,
         **properties: str,
     ) -> Acknowledged:
-        """Sends one frame with these bodies.  Each message gets `properties` (WAIT, DELAY, KEYS, TAGS)."""
+        """Sends one frame with these bodies.  Each message gets these `properties`, for example WAIT, DELAY, KEYS and
+        TAGS.
+        """
         encoded = [
             record.encode_properties({**properties, record.PROPERTY_UNIQ_KEY: uuid.uuid4().hex.upper()}) for _ in bodies
         ]
@@ -94,7 +96,7 @@ class OneBroker:
 
     def _when_it_answers_for_offsets(self, call: Callable[[], OffsetsAnswer]) -> OffsetsAnswer:
         """Repeats the call until the broker answers it.  A master that has just started refuses until it has the
-        offsets that its slave took meanwhile.
+        offsets that its slave took while the master was away.
         """
 
         def look() -> OffsetsAnswer | None:

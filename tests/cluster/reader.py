@@ -1,5 +1,5 @@
-"""A consumer that reads every queue of topic T, commits, and records what it has read, because none of it may change
-later.
+"""A consumer that reads every queue of topic T, commits, and records what it has read: none of that may
+change later.
 """
 
 import threading
@@ -7,21 +7,22 @@ import threading
 from rocketsim_client import MessageQueue, PullConsumer, PullStatus
 from rocketsim_client.errors import RocketSimError
 
-MOST = 2_000  # messages of one pull; the brokers' own limit may be lower
+MOST = 2_000  # messages of one pull, unless the brokers' own limit is lower
 
 
 class Reader:
     """A thread that reads all messages again and again.
 
-    `faults` has what must never happen.  `taken_back` has what may happen only in a mode in which a promotion may lose
-    messages: a queue that ends earlier, or a lower committed offset.
+    `faults` has events that must never happen.  `taken_back` has changes that are allowed only in a mode in which a
+    promotion may lose messages: a queue that ends earlier, or a lower committed offset.
     """
 
     def __init__(self, name_server: str, group: str) -> None:
         self.seen: dict[tuple[int, int], bytes] = {}
         self.faults: list[str] = []
         self.taken_back: list[str] = []
-        self.ended_earlier: list[tuple[int, int]] = []  # of those the queues, and where each went on
+        # each queue that ended earlier, and the offset from which it went on
+        self.ended_earlier: list[tuple[int, int]] = []
         self._consumer = PullConsumer(name_server=name_server, group=group)
         self._positions: dict[MessageQueue, int] = {}
         self._standing: dict[MessageQueue, int] = {}
@@ -43,7 +44,7 @@ class Reader:
                 for queue in self._consumer.message_queues("T"):
                     self._read(queue)
             except RocketSimError:
-                self._stop.wait(0.1)  # Somebody is dead at the moment.
+                self._stop.wait(0.1)  # A broker is dead at the moment.
 
     def _read(self, queue: MessageQueue) -> None:
         at = self._positions.setdefault(queue, 0)

@@ -16,7 +16,7 @@ from rocketsim_client.errors import RocketSimError, SendFailed, Unreachable
 from rocketsim_client.model import SendResult, SendStatus
 
 IN_FLIGHT = 2_000
-GROUPS = 3  # message groups; every fourth message is of one
+GROUPS = 3  # message groups; every fourth message belongs to one of them
 
 
 @dataclass(slots=True)
@@ -24,10 +24,11 @@ class History:
     """What the senders know of their messages.  Bodies are unique, so a body identifies its message."""
 
     ok: dict[bytes, tuple[int, int]] = field(default_factory=dict)  # body -> (queue id, queue offset)
-    stored: dict[bytes, tuple[int, int]] = field(default_factory=dict)  # on the master, not surely on the slave
+    # body -> place on the master; the slave may lack the message
+    stored: dict[bytes, tuple[int, int]] = field(default_factory=dict)
     failed: set[bytes] = field(default_factory=set)
     unknown: set[bytes] = field(default_factory=set)
-    sent_again: int = 0  # by the producer itself, known at the end
+    sent_again: int = 0  # sends that the producer itself repeated, known only at the end
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __str__(self) -> str:
@@ -101,13 +102,13 @@ class SendStorm:
 
 def check(history: History, found: dict[tuple[int, int], bytes], excused: Set[bytes] = frozenset()) -> None:
     """Checks `found`, all that one broker serves by (queue id, queue offset), against the history.  The mode allows the
-    loss of `excused`.
+    loss of the bodies in `excused`.
     """
     lost = [body[:8] for body, place in history.ok.items() if found.get(place) != body and body not in excused]
     assert not lost, f"{len(lost)} acknowledged messages are not where they were acknowledged: {lost[:5]} ({history})"
     read = Counter(found.values())
     assert not history.failed & read.keys(), "a message that certainly failed was read"
-    # A message is there more than once only if it was sent again after a lost answer.
+    # A message may be stored more than once only if it was sent again after a lost answer.
     again = read.total() - len(read)
     assert again <= history.sent_again, f"{again} are there once more, {history.sent_again} were sent again"
     strangers = read.keys() - history.ok.keys() - history.stored.keys() - history.unknown

@@ -24,7 +24,7 @@ def test_an_ok_means_what_the_mode_says(pair_with_topic, alone, role, flush):
         if role == "SYNC_MASTER":
             end = alone(master).ha_status().commit_log_max_offset
             assert alone(slave).ha_status().commit_log_max_offset == end, "acknowledged, but not on the slave"
-            last = [b"%d" % number]  # which the slave shows once its acknowledgement has left
+            last = [b"%d" % number]  # the slave shows a message only after it has acknowledged it
             wait_until(lambda last=last: alone(slave).bodies("T")[-1:] == last, "the slave shows it")
         if flush == "SYNC_FLUSH":
             status = alone(master).ha_status()
@@ -35,7 +35,8 @@ def test_an_ok_means_what_the_mode_says(pair_with_topic, alone, role, flush):
 def test_an_asynchronous_master_does_not_wait_for_a_frozen_slave(pair_with_topic, alone):
     master, slave = pair_with_topic(brokerRole="ASYNC_MASTER")
     slave.freeze()
-    assert alone(master).put("T", b"now").status == SendStatus.SEND_OK  # who waits in vain says so
+    # a put that waited for the slave in vain would not get SEND_OK
+    assert alone(master).put("T", b"now").status == SendStatus.SEND_OK
 
 
 def test_a_frozen_slave_is_named_within_its_bound_and_ok_returns_with_it(processes, namesrv, alone):
@@ -51,7 +52,8 @@ def test_a_frozen_slave_is_named_within_its_bound_and_ok_returns_with_it(process
     assert broker.put("T", b"before").status == SendStatus.SEND_OK
 
     slave.freeze()
-    # Side by side, not one after the other: the last would wait beyond haHousekeepingInterval, when there is no slave.
+    # The puts wait at the same time: one after the other, the last one would come after haHousekeepingInterval, when
+    # the slave does not count any more.
     started = time.monotonic()
     with ThreadPoolExecutor(11) as threads:
         waiting = [threads.submit(broker.put, "T", b"w%d" % number) for number in range(10)]

@@ -46,7 +46,7 @@ def test_a_pair_that_is_lost_is_restored_from_the_copy_of_its_slaves_store(pair_
     alone(master).wait_for_topic("T")
     assert alone(master).bodies("T") == [b"%d" % number for number in range(10)]
     assert alone(master).committed("g", "T") == 4
-    alone(master).update_topic("T")  # as soon as it takes writes
+    alone(master).update_topic("T")  # waits until the master takes writes
     alone(master).wait_for_slaves()
     sent = wait_until(lambda: (one := alone(master).put("T", b"new")).status is SendStatus.SEND_OK and one, "SEND_OK")
     assert sent.queue_offsets == [10]

@@ -55,7 +55,7 @@ def test_a_full_disk_refuses_writes_and_nothing_else_and_with_room_they_go_on(al
     before = broker.bodies("T")
     disk.fails("write ENOSPC")
     with pytest.raises(ServiceNotAvailable, match=r"disk"):
-        for _ in range(20_000):  # the file at hand has its blocks; the next one has not
+        for _ in range(20_000):  # the current file has all its blocks already, but the next file gets none
             broker.put("T", *[b"x" * 60_000] * 16)
     assert broker.bodies("T")[:20] == before, "reads go on"
     assert broker.ha_status().is_master, "so do an operator's questions"
@@ -76,7 +76,7 @@ def test_a_bad_sector_fails_the_pulls_over_it_with_file_and_offset_and_nothing_e
     broker.update_topic("U", 1)
     broker.put("U", b"elsewhere")
     assert process.stop() == 0
-    process.start()  # what it has not read since is not known to be in memory
+    process.start()  # data that is not read after this start is not known to be in memory
     broker.update_topic("T", 1)
     first = process.store / "commitlog" / f"{0:020d}"
     disk.fails(f"read EIO commitlog/{first.name}")
@@ -107,7 +107,7 @@ def test_a_slave_whose_disk_fails_acknowledges_nothing_and_has_everything_in_the
     for _ in range(3):
         assert alone(master).put("T", *[b"x" * 60_000] * 16).status != SendStatus.SEND_OK
     disk.is_well()
-    if fault == "sync EIO":  # it does not trust its disk any more
+    if fault == "sync EIO":  # after a failed sync the slave does not trust its disk any more
         slave.stop()
         slave.start()
     wait_until(lambda: put_is(alone(master), SendStatus.SEND_OK), "OK is back", 60.0)
@@ -117,7 +117,7 @@ def test_a_slave_whose_disk_fails_acknowledges_nothing_and_has_everything_in_the
 
 @pytest.mark.parametrize("syncs", ["real", "dropped"])
 def test_what_was_synced_before_it_was_acknowledged_survives_the_loss_of_power(processes, namesrv, alone, syncs):
-    """With syncs that do nothing everything is lost: else this test would show nothing."""
+    """When the syncs do nothing, everything is lost, which shows that this test can fail."""
     processes.folder.joinpath("disk").mkdir()
     with PowerlessDisk(processes.folder / "disk") as power:
         process = processes.broker(

@@ -22,14 +22,14 @@ from tests.support.disk_faults import FaultyDisk
 pytestmark = pytest.mark.cluster
 
 HOUR_MS = 3_600_000
-TIMES_S = (5, 20, 80)  # of messages with a delivery time, which a slow machine may deliver before the disk fails
+TIMES_S = (5, 20, 80)  # delivery times of messages: a slow machine may deliver the first ones before the disk fails
 
 
 class Popping(OneBroker):
     """One broker's answers to pops of group g, and to transactions."""
 
     def pop(self, topic: str = "T", poll_ms: int = 0) -> dict[bytes, tuple[str, int]]:
-        """By body, its handle and attempt."""
+        """Pops messages; returns the handle and the attempt of each, by its body."""
         request = pb.PopRequest(
             consumer_group="g", topic=topic, max_messages=32, invisible_ms=HOUR_MS, poll_ms=poll_ms, client_id="c"
         )
@@ -60,7 +60,7 @@ class Popping(OneBroker):
         self._call(TransactionsStub, "End", request)
 
     def fill_a_file(self) -> None:
-        """What is appended next is in another log file."""
+        """Appends so much that the next record is in another log file."""
         for _ in range(2):
             self.put("Filling", *[b"x" * 60_000] * 16)
 
@@ -85,7 +85,7 @@ def started(processes, namesrv, alone):
 
 
 def restarts_before_a_bad_file(process, disk, broker) -> str:
-    """The first file of the log cannot be read from then on, and is not known to be in memory; what an error says."""
+    """Restarts the broker, and makes the first file of the log unreadable; returns the text that an error then has."""
     assert process.stop() == 0
     process.start()
     broker.update_topic("T", 1)

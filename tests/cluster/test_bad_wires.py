@@ -46,7 +46,7 @@ def line(processes, namesrv, alone):
     "directions", [(), (FROM_CLIENT,), (FROM_SERVER,)], ids=["both ways", "from the slave", "from the master"]
 )
 def test_a_cut_wire_is_said_in_the_status_and_after_it_both_logs_are_equal(line, alone, directions):
-    """Both are running and their connection stays open: only missing messages show the cut."""
+    """Master and slave run and their connection stays open, so only missing messages show that the wire was cut."""
     master, numbers = alone(line.master), count()
     assert master.put("T", b"%d" % next(numbers)).status == SendStatus.SEND_OK
     line.wire.cut(*directions)
@@ -93,7 +93,9 @@ def test_a_wire_that_breaks_again_and_again_loses_and_doubles_nothing(line, name
 
 
 def test_a_broker_whose_name_server_hears_nothing_of_it_or_is_not_heard_stays_what_it_is(processes, namesrv, alone):
-    """Its stream stays open: nothing says that it is gone, and for a while nothing is done about it."""
+    """The broker's connection to the name server stays open, so nothing shows that the broker is cut off, and for a
+    while it stays in the route.
+    """
     with TcpProxy(lambda: namesrv.address) as wire:
         master, slave = processes.start_pair(
             "broker-a", namesrv, brokerRole="SYNC_MASTER", namesrvAddr=wire.address, **QUICK
@@ -105,7 +107,8 @@ def test_a_broker_whose_name_server_hears_nothing_of_it_or_is_not_heard_stays_wh
             route = wait_until(lambda: route_of(cluster, 2), "the name server knows both")
             for direction in (FROM_CLIENT, FROM_SERVER):
                 wire.cut(direction)
-                until = time.monotonic() + 2.5 * REGISTER_S  # so that registrations may be among what is held
+                # long enough that registrations are among the data that is held back
+                until = time.monotonic() + 2.5 * REGISTER_S
                 while time.monotonic() < until:
                     assert producer.send(Message("T", b"x")).send_status == SendStatus.SEND_OK
                 again = wait_until(lambda: route_of(cluster, 2), "both are still in the route")
@@ -116,7 +119,7 @@ def test_a_broker_whose_name_server_hears_nothing_of_it_or_is_not_heard_stays_wh
 
 
 def route_of(cluster, brokers: int):
-    """The brokers' addresses, once there are so many."""
+    """Returns the brokers' addresses once the name server knows `brokers` of them, else None."""
     found = [dict(broker.addresses) for broker in cluster.transport.routes.cluster_list(5.0)]
     return found if sum(map(len, found)) == brokers else None
 
@@ -176,7 +179,7 @@ def test_a_process_that_hangs_for_a_while_takes_nothing_with_it(pair_with_topic,
         history = sending.history
         wait_until(lambda: len(history.ok) >= 200, f"200 acknowledged; {history}", 60.0)
         process.freeze()
-        if victim == "the master":  # it has frozen with what it was about to say
+        if victim == "the master":  # a frozen master sends no answers any more, so sends fail
             wait_until(lambda: len(history.unknown) + len(history.failed) > 0, f"sends fail; {history}", 60.0)
         elif victim == "the slave":
             wait_until(lambda: len(history.stored) >= 50, f"sends are stored on the master alone; {history}", 60.0)

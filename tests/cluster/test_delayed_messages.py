@@ -18,7 +18,8 @@ def test_delayed_messages_arrive_once_each_over_a_restart(processes, namesrv, al
         for number in range(5):
             sent.append(b"level %d number %d" % (level, number))
             alone(master).put("T", sent[-1], queue_id=number % 4, DELAY=str(level))
-    alone(master).put("T", b"tomorrow", DELAY="4")  # is not delivered in the end either
+    # level 4 is a day, so this message must not be delivered in this test
+    alone(master).put("T", b"tomorrow", DELAY="4")
     wait_until(lambda: len(alone(master).bodies("T")) >= 5, "the first level is delivered")
     master.kill()
     master.start()
@@ -26,7 +27,7 @@ def test_delayed_messages_arrive_once_each_over_a_restart(processes, namesrv, al
     assert sorted(alone(master).bodies("T")) == sorted(sent), "nothing twice"
     master.kill()
     master.start()
-    alone(master).update_topic("T")  # waits until it takes writes
+    alone(master).update_topic("T")  # waits until the master takes writes
     alone(master).put("T", b"last", queue_id=0)
     assert sorted(alone(master).bodies("T")) == sorted([*sent, b"last"]), "and nothing again"
 

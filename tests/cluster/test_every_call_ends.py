@@ -26,15 +26,15 @@ pytestmark = [pytest.mark.cluster, pytest.mark.long]
 SEED = int(os.environ.get("ROCKETSIM_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 31)
 SOAK_S = float(os.environ.get("ROCKETSIM_SOAK_S", "60"))
 TIMEOUT_S = 2.0
-# Each question of others than a send has the timeout: at most for the route at both brokers, one broker, the route
-# again, the other broker, the route again.
+# A call other than a send gives its whole timeout to each question: at most for the route at both brokers, one broker,
+# the route again, the other broker, the route again.
 ASKED = 8
 SUSPEND_S = 5.0
-EARLY_S = 0.1  # by which a deadline may pass before its time, so that another attempt gets the rest
+EARLY_S = 0.1  # A deadline may pass so much before its time, and another attempt gets the rest.
 
 
 class Silence:
-    """The timeouts that passed without an answer, summed up for each thread."""
+    """Adds up, for each thread, the timeouts of calls that got no answer."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._of_thread = threading.local()
@@ -54,8 +54,9 @@ class Silence:
 
 
 class Caller:
-    """Makes one call again and again in a thread of its own, and notes how each ended and what waited for more than
-    `most_s` of timeouts."""
+    """Makes one call again and again in a thread of its own, and notes how each call ended and which ones waited for
+    more than `most_s` of timeouts.
+    """
 
     def __init__(self, name: str, silence: Silence, most_s: float, call: Callable[[], object]) -> None:
         self.name = name
@@ -142,7 +143,7 @@ def test_every_call_of_a_client_ends_whatever_dies_freezes_or_is_cut(processes, 
                 ways = chance.choice([(), (FROM_CLIENT,), (FROM_SERVER,)])
                 events.append(f"cut {ways or 'both ways'}" if act == "cut" else f"{act} {victim.name}")
                 {"kill": victim.kill, "freeze": victim.freeze, "cut": lambda: wire.cut(*ways)}[act]()  # noqa: B023
-                time.sleep(chance.random() * 8)  # what the calls meet, not what they wait for
+                time.sleep(chance.random() * 8)  # the length of the fault, at whose end the test waits for nothing
                 {"kill": victim.start, "freeze": victim.thaw, "cut": wire.heal}[act]()
                 for caller in callers:
                     assert caller.hangs_for_s() < PROCESS_PATIENCE_S, (

@@ -64,7 +64,8 @@ def test_a_broker_outlives_a_full_disk_and_goes_on_by_itself(processes, namesrv,
     small_disk.fill()
     taken = 200 + put_until_refused(master, "T")
     committed = 0
-    # Each of these lines is one period of a compaction that found no room: some minutes of a broker as it is shipped.
+    # Each of these log lines is one compaction that found no room; with the default periods so many of them take some
+    # minutes.
     while broker.log().count("consumer offsets stay in the journal") < 40:
         committed += 1
         assert master.commit("g", "T", {0: min(committed, taken // 4)}) is CommitStatus.COMMIT_OK
@@ -72,11 +73,11 @@ def test_a_broker_outlives_a_full_disk_and_goes_on_by_itself(processes, namesrv,
         assert is_refused(lambda: master.put("T", b"x" * 2000))
         assert "no room" in str(master.admin("BrokerStatus", admin_pb2.BrokerStatusRequest()).values)
         assert broker.is_running(), broker.log()[-3000:]
-    # A slave that comes now is answered, and follows.
+    # A slave that connects now gets answers, and follows.
     slave.kill()
     slave.start()
     wait_until(lambda: len(alone(slave).bodies("T")) == taken, "the slave follows a master with a full disk")
-    # It opens on the full disk, too.
+    # The broker also starts on the full disk.
     broker.kill()
     broker.start()
     wait_until(lambda: len(master.bodies("T")) == taken, "it opens and serves readers")

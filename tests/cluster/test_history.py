@@ -20,7 +20,7 @@ pytestmark = pytest.mark.cluster
 
 SEED = int(os.environ.get("ROCKETSIM_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 31)
 MODES = [(role, flush) for role in ("ASYNC_MASTER", "SYNC_MASTER") for flush in ("ASYNC_FLUSH", "SYNC_FLUSH")]
-# The reader is to keep up with the senders, though its commits wait for the slave.
+# The reader must keep up with the senders, although its commits wait for the slave.
 LARGE_PULLS = {
     "maxTransferCountOnMessageInMemory": 2_000,
     "maxTransferBytesOnMessageInMemory": 2 << 20,
@@ -41,15 +41,17 @@ def history(
     with SendStorm(namesrv.address, "T", rate, SEED) as sending, Reader(namesrv.address, "readers") as reader:
         told = sending.history
         for number in range(rounds):
-            # Without a slave in sync everybody is shown the master's end, whatever the mode.
+            # A master without a slave in sync shows its whole log to consumers in any mode, so the test waits for the
+            # slave.
             wait_until(
                 lambda master=master: any(one.in_sync for one in alone(master).ha_status().slaves), "a slave in sync"
             )
             goal = max(acknowledged * (number + 1) // (rounds + 1), len(told.ok) + 200)
             wait_until(lambda goal=goal: len(told.ok) >= goal, f"{goal} acknowledged; {told}", 600.0)
-            time.sleep(chance.random() * 0.3)  # Anywhere inside whatever is going on, which is the point.
+            # The kill has to hit any operation that is under way, so it comes at a random time.
+            time.sleep(chance.random() * 0.3)
             master.kill()
-            bounds = alone(slave).bounds("T")  # before it takes writes of its own
+            bounds = alone(slave).bounds("T")  # before the promoted slave takes writes of its own
             ends_of_slaves.append({queue: end for queue, (_, end) in bounds.items()})
             promote(namesrv, slave, role)
             if role == "ASYNC_MASTER":
@@ -80,14 +82,17 @@ def history(
         assert reader.taken_back == []
         assert found == reader.seen
         return
-    # A promotion may take back a queue's end, to the slave's and not further, and a commit.  Nothing else does.
+    # A promotion may lower a queue's end, but not below the slave's end, and may take back a commit.  Nothing else
+    # does.
     for queue, end in reader.ended_earlier:
         assert any(ends[queue] <= end for ends in ends_of_slaves), f"seed {SEED}: {queue} went back to {end}"
     assert len(reader.taken_back) <= 2 * rounds * len(ends), f"seed {SEED}: {reader.taken_back}"
 
 
 def behind(told, reader, bounds) -> set[bytes]:
-    """What was acknowledged or read at or beyond the ends that the slave's queues had when it was promoted."""
+    """Returns the bodies that were acknowledged or read at or beyond the ends of the slave's queues at its
+    promotion.
+    """
     with told.lock:
         known = [*told.ok.items(), *((body, place) for place, body in list(reader.seen.items()))]
     return {body for body, (queue, offset) in known if offset >= bounds[queue][1]}

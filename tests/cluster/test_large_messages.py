@@ -40,14 +40,14 @@ def test_the_longest_body_is_sent_copied_refilled_and_read(processes, namesrv, a
     assert alone(slave).bodies("T") == [b"before", body, b"behind"]  # by PullRange
     by_offset = admin_pb2.QueryMsgByOffsetRequest(topic="T", queue_id=0, offset=1)
     assert len(alone(slave).admin("QueryMsgByOffset", by_offset, timeout_s=60).records) > MAX_BODY_BYTES
-    # The master loses the end of its log, as with the power, and gets it from its slave.
+    # The master loses the end of its log, as in a power loss, and gets it back from its slave.
     master.kill()
     store = MessageStore.open(StoreConfig(root=master.store, mapped_file_size_commit_log=LOG_FILE), NOW_MS)
     assert store.truncate(len(store.log.record_at(0)), None) > MAX_BODY_BYTES
     store.close()
     master.start()
     wait_until(lambda: alone(master).bounds("T") == {0: (0, 3)}, "the master has it again", 60.0)
-    slave.stop()  # nobody else answers a pull
+    slave.stop()  # from now on only the master answers pulls
     with PullConsumer(namesrv.address, "g") as consumer:
         queue, at, pulled = MessageQueue("T", "broker-a", 0), 0, []
         while at < 3:

@@ -33,7 +33,7 @@ def test_one_dead_name_server_changes_nothing(processes, alone):
         first.kill()
         assert producer.send(Message("T", b"2")).send_status == SendStatus.SEND_OK
         assert sum(consumer.max_offset(queue) for queue in consumer.message_queues("T")) == 2
-        # Somebody who comes only now finds the way too.
+        # A producer that starts only now finds the brokers, too.
         with Producer(name_server=both, group="late") as late:
             assert late.send(Message("T", b"3")).send_status == SendStatus.SEND_OK
     first.start()

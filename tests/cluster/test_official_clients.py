@@ -3,7 +3,7 @@
 Each language has a program (tests/clients), whose arguments are in tests/support/official_clients.py.  Until its input
 has a line, it sends to the topics N (NORMAL), F (FIFO, message groups a and b), D (DELAY) and X (TRANSACTION).  Until
 its input ends, it consumes N (group push) and F (group ordered, in order) by push, and D and X (group simple) with a
-simple consumer; a client without push uses simple consumers for all.  It prints these lines:
+simple consumer; a client without push uses simple consumers for all.  Each program prints these lines:
 
     sent TOPIC BODY          the answer was OK; the message must be received
     rolled-back X BODY       the message must not be received
@@ -43,7 +43,7 @@ from tests.support.v2 import v2_broker
 pytestmark = [pytest.mark.clients, pytest.mark.long, pytest.mark.cluster]
 
 TYPES = {"N": "NORMAL", "F": "FIFO", "D": "DELAY", "X": "TRANSACTION"}
-MESSAGES = 20  # of each topic, at the first master and at the promoted slave
+MESSAGES = 20  # messages of each topic that are sent to the first master, and again to the promoted slave
 CHECKS = {"transactionTimeOut": 1000, "transactionCheckInterval": 1000, "transactionCheckMax": 1000}
 INNER = "innerClientAuthenticationCredentials"
 SIGNED = {"authenticationEnabled": "true", INNER: KEYS["inner_client_authentication_credentials"]}
@@ -79,7 +79,7 @@ class Said:
 
 
 class NoneMissing(frozenset[str]):
-    """The bodies that are missing; true if none is, and shown by `wait_until` if some are."""
+    """The missing bodies; true if no body is missing, so that `wait_until` shows them while some are."""
 
     def __bool__(self) -> bool:
         return len(self) == 0
@@ -95,7 +95,7 @@ class Conversation:
         return Said(list(self._program.lines))
 
     def has_sent(self, count: int) -> Callable[[], bool]:
-        """`count` further messages to each topic."""
+        """Returns a function that says whether `count` further messages to each topic were sent."""
         before = self.said()
 
         def has() -> bool:
@@ -126,7 +126,7 @@ def every_promise_is_kept(said: Said, client: OfficialClient) -> None:
 
 
 def test_an_official_client_sends_and_consumes_while_the_master_dies(client, processes, tmp_path):
-    """With access keys and over TLS: the user, its policies and the certificates are those of both brokers."""
+    """The client uses access keys and TLS, and both brokers have the same users, policies and certificates."""
     ports = free_ports(2)
     namesrv = processes.start_namesrv(**SIGNED, **TLS)
     keys = {**CONTROLLED, **TLS, "grpcServerTlsMode": "ENFORCING", **CHECKS}
@@ -173,7 +173,8 @@ def test_an_official_client_sends_and_consumes_while_the_master_dies(client, pro
                 conversation = Conversation(program)
                 wait_until(conversation.has_sent(MESSAGES), "the first messages")
                 master.kill()
-                # These clients take SLAVE_NOT_AVAILABLE, which a SYNC_MASTER alone answers, for a failed send.
+                # These clients treat SLAVE_NOT_AVAILABLE, the answer of a SYNC_MASTER without a slave, as a failed
+                # send.
                 promote_after_the_masters_death(alone, slave, broker_role="ASYNC_MASTER")
                 of_the_master = addresses[1]
                 wait_until(conversation.has_sent(MESSAGES), "messages at the promoted slave")

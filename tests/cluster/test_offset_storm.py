@@ -23,7 +23,9 @@ MESSAGES = 50_000
 
 
 def storm(processes, namesrv, alone, seed: int, kills: int, storm_s: float) -> OffsetHistory:
-    """At least so many kills, for so long.  First the master is killed while its slave hangs."""
+    """Kills brokers at least `kills` times, for at least `storm_s` seconds.  The first kill hits the master while its
+    slave hangs.  First the master is killed while its slave hangs.
+    """
     chance = random.Random(seed)
     keys = {"slaveWaitTimeMs": 5_000, "haHousekeepingInterval": 3_000, "haSendHeartbeatInterval": 500}
     master, slave = processes.start_pair("broker-a", namesrv, brokerRole="SYNC_MASTER", **keys)
@@ -49,7 +51,7 @@ def storm(processes, namesrv, alone, seed: int, kills: int, storm_s: float) -> O
             victim = chance.choice([master, master, slave]) if killed else master
             hangs = victim is master and (not killed or chance.random() < 0.5)
             killed += 1
-            if hangs:  # its slave has not read what it was sent last
+            if hangs:  # the slave has not read the last bytes that were sent to it
                 slave.freeze()
                 answers = history.answers
                 wait_until(
@@ -61,7 +63,7 @@ def storm(processes, namesrv, alone, seed: int, kills: int, storm_s: float) -> O
             reads = history.reads
             wait_until(lambda reads=reads: history.reads > reads + 20, f"the other one answers; {history}", 60.0)
             victim.start()
-            if chance.random() < 0.3:  # again at once, before it has caught up
+            if chance.random() < 0.3:  # kills the broker again at once, before it has caught up
                 victim.kill()
                 victim.start()
         history = storming.stop()

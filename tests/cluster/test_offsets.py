@@ -91,7 +91,9 @@ def test_offsets_of_both_sides_merge_forward(processes, namesrv, alone):
 def test_the_slave_that_has_a_commit_is_heard_when_the_master_is_lost_and_another_slave_is_behind(
     processes, namesrv, alone
 ):
-    """COMMIT_OK of a SYNC_MASTER is on one of its slaves; the one that was cut off is the first to be asked."""
+    """COMMIT_OK of a SYNC_MASTER means that one of its slaves has the offset, but the slave that was cut off is asked
+    first.
+    """
     keys = {"brokerRole": "SYNC_MASTER", "haHousekeepingInterval": 2000, "haSendHeartbeatInterval": 500}
     master = processes.start_broker("broker-a", 0, namesrv, **keys)
     with TcpProxy(master.address) as wire:
@@ -125,4 +127,5 @@ def test_the_slave_that_has_a_commit_is_heard_when_the_master_is_lost_and_anothe
             assert places[queue] == (7, 2)
         ahead.kill()
         with Cluster(namesrv.address) as cluster:
-            assert cluster.committed("g", [queue]) == {queue: 5}  # as the documents say: the best of those that answer
+            # as documented: the best offset of the brokers that answer
+            assert cluster.committed("g", [queue]) == {queue: 5}

@@ -64,13 +64,13 @@ class Job:
         self._rows = rows
 
     def rows(self) -> list[tuple[int, int, str]]:
-        """(queue id, queue offset, body) of whole lines."""
+        """Returns (queue id, queue offset, body) of each complete line."""
         assert self._process.poll() is None, self._out.read_text()[-4000:]
         lines = self._rows.read_text().split("\n")[:-1] if self._rows.exists() else []
         return sorted((queue, offset, body) for queue, offset, body in map(json.loads, lines))
 
     def modules(self) -> list[str]:
-        """Which files the job runs, in Spark's worker and in the driver."""
+        """Returns the module files that the job uses, in Spark's worker and in the driver."""
         line = next(line for line in self._out.read_text().splitlines() if line.startswith('["'))
         found: list[str] = json.loads(line)
         return found
@@ -111,7 +111,9 @@ def test_an_old_job_writes_reads_and_commits_at_a_new_pair_before_and_after_a_pr
     alone(slave).wait_for_topic("T")
 
     def has_read(count: int, *, at: Any) -> None:
-        """The job has read so many messages, each once, and this broker has its offsets at the ends."""
+        """Waits until the job has read `count` messages, each once, and the broker `at` has the group's offsets at the
+        ends of the queues.
+        """
         wait_until(lambda: len(running.rows()) >= count, f"{count} rows", TIMEOUT_S)
         there = {(place, one.body.decode()) for place, one in alone(at).messages("T").items()}
         rows = running.rows()

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.cluster
 def test_a_pair_of_9157579_goes_on(processes, namesrv, alone, ended):
     unpack(UPGRADE / f"{ended}.tar.xz", processes.folder)
     known = json.loads((UPGRADE / f"{ended}.json").read_text())
-    # The files say what they said at the beginning: the promotion is in the stores.
+    # The configuration files still have the roles of the beginning, because only the stores know of the promotion.
     former = processes.broker("broker-a", 0, namesrv, **KEYS | {"brokerId": 1, "brokerRole": "SLAVE"})
     promoted = processes.broker("broker-a", 1, namesrv, **KEYS | {"brokerRole": "SLAVE"})
     for broker in (former, promoted):
@@ -27,7 +27,7 @@ def test_a_pair_of_9157579_goes_on(processes, namesrv, alone, ended):
         broker.wait_until_ready()
     master = alone(promoted)
     assert master.ha_status().is_master
-    master.update_topic("Many", QUEUES)  # as soon as it takes writes
+    master.update_topic("Many", QUEUES)  # waits until the master takes writes
     master.wait_for_slaves()
     for broker in (former, promoted):
         assert facts(alone(broker)) == known, broker.name

@@ -48,7 +48,7 @@ def test_a_promoted_slave_takes_writes_and_the_old_master_is_fenced(pair_with_to
     alone(slave).put("T", b"after")
     assert alone(slave).bodies("T") == [b"before", b"after"]
 
-    master.launch()  # It may also refuse to go on; either way it takes no writes.
+    master.launch()  # The old master may also refuse to start; in both cases it takes no writes.
     wait_until(lambda: master.address_path.exists() or not master.is_running(), "the old master is back")
     with pytest.raises(RocketSimError):
         alone(master).put("T", b"from the past")
@@ -67,7 +67,7 @@ def test_an_old_master_with_a_tail_of_its_own_cannot_mix_it_in(pair_with_topic, 
     wait_until(lambda: alone(slave).ha_status().is_master, "the slave is master")
     alone(slave).put("T", b"from the new master")
 
-    # Started as a slave of the new one, it cuts back to what both have, keeps what it cut, and says so.
+    # Restarted as a slave of the new master, it cuts its log back to the common part, keeps what it cut, and logs that.
     master.start(brokerId=1, brokerRole="SLAVE")
     wait_until(lambda: alone(master).bodies("T") == [b"shared", b"from the new master"], "the former master follows")
     diverged = master.store / "rocketsim" / "diverged"
@@ -120,7 +120,7 @@ def test_who_has_read_what_the_promoted_slave_does_not_have_is_told(processes, n
 
 
 def has_master(cluster) -> bool:
-    """The route has one; there is none at all until the slave, which was started, has registered."""
+    """Returns whether the route has a master; there is no route until the restarted slave has registered."""
     try:
         return 0 in cluster.route("T", fresh=True).addresses("broker-a")
     except NoRoute:
@@ -141,7 +141,7 @@ def test_the_role_after_a_promotion_outlives_a_restart(pair_with_topic, alone):
     slave.start()
     wait_until(lambda: alone(slave).ha_status().is_master, "still master")
     assert alone(slave).ha_status().epoch >= epoch
-    alone(slave).update_topic("T")  # as soon as it takes writes
+    alone(slave).update_topic("T")  # waits until the slave takes writes
     assert alone(slave).put("T", b"x").status == SendStatus.SEND_OK
 
 

@@ -31,7 +31,7 @@ def test_the_python_client_goes_on_at_the_promoted_slave_and_receives_what_was_s
     with Program(tmp_path, [*PROGRAM, "produce", endpoints, "T"], "produce") as producer:
         wait_until(lambda: len(producer.lines) >= 20, "the first messages", 60)
         master.kill()
-        # These clients take SLAVE_NOT_AVAILABLE, which a SYNC_MASTER alone answers, for a failed send.
+        # These clients treat SLAVE_NOT_AVAILABLE, the answer of a SYNC_MASTER without a slave, as a failed send.
         promote_after_the_masters_death(alone, slave, broker_role="ASYNC_MASTER")
         before = len(producer.lines)
         wait_until(lambda: len(producer.lines) >= before + 20, "messages at the promoted slave", 60)

@@ -47,7 +47,7 @@ class Upgrade:
         self.committed = dict.fromkeys(range(QUEUES), 0)
 
     def gone_by(self, sends: int = 300) -> None:
-        """So many more sends are acknowledged, and a group has committed what it can read."""
+        """Waits until `sends` more sends are acknowledged, and commits the ends of all queues for the group."""
         goal = len(self.storm.history.ok) + sends
         wait_until(lambda: len(self.storm.history.ok) >= goal, f"{goal} acknowledged; {self.storm.history}", 60.0)
         read = {queue: end for queue, (_, end) in self.alone(self.master).bounds("T").items()}
@@ -137,7 +137,7 @@ def test_a_store_that_was_stopped_opens_with_the_older_version(processes, namesr
     for root in (old, ROOT):
         broker.root = root
         broker.start()
-        alone(broker).update_topic("T")  # as soon as it takes writes
+        alone(broker).update_topic("T")  # waits until the broker takes writes
         alone(broker).put("T", b"more")
         assert alone(broker).committed("g", "T") == 14
         assert broker.stop() == 0

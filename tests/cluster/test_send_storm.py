@@ -1,5 +1,5 @@
-"""The slave of a SYNC_MASTER alone has every acknowledged message after its master was killed during many concurrent
-sends.
+"""After the master of a SYNC_MASTER pair was killed during many concurrent sends, its slave alone has every
+acknowledged message.
 """
 
 import os
@@ -27,7 +27,8 @@ def storm(pair_with_topic, namesrv, alone, *, kills: int, rate: float, acknowled
         for round_number in range(kills):
             goal = acknowledged * (round_number + 1) // kills
             wait_until(lambda goal=goal: len(history.ok) >= goal, f"{goal} acknowledged; {history}", 300.0)
-            time.sleep(chance.random() * 0.3)  # Anywhere inside whatever is going on, which is the point.
+            # The kill has to hit any operation that is under way, so it comes at a random time.
+            time.sleep(chance.random() * 0.3)
             master.kill()
             with history.lock:
                 known = dict(history.ok)

@@ -48,7 +48,8 @@ def test_nothing_is_lost_changed_or_taken_back_whatever_dies(pair_with_topic, na
         while time.monotonic() < until:
             act, victim = chance.choice([kill, kill, stop, freeze]), chance.choice([master, master, slave, namesrv])
             if victim is namesrv and act is freeze:
-                continue  # Frozen, it holds up those who ask it; that is what several are for.
+                # A frozen name server holds up its clients, and only a second name server would help against that.
+                continue
             events.append(f"{act.__name__} {victim.name}")
             act(victim)
             acknowledged = len(sending.history.ok)

@@ -2,7 +2,7 @@
 document says.
 
 A test is named as `folder/test_file::test_name`; `test_every_behaviour.py` checks that it exists and sets the option.
-If it composes the option's name, the prefix that it uses follows in brackets.
+If the test composes the option's name, the prefix that the test uses follows in brackets.
 """
 
 # ruff: noqa: E501 -- names of tests
@@ -20,7 +20,7 @@ OPTIONS = {
     "queueDiscoveryIntervalMs": "source/test_each_option::test_queue_discovery_interval_ms",
     "newQueueOffsets": "source/test_stream_query::test_where_new_queues_start",
     "strictOptions": "source/test_options::test_unknown_options_pass_only_when_asked_for",
-    # where to start and to end
+    # options for where a query starts and ends
     "startingOffsets": "source/test_batch::test_bounds_by_offset_time_and_group",
     "startingTimestamp": "source/test_batch::test_bounds_by_offset_time_and_group",
     "startingOffsetsByTimestamp": "source/test_starts::test_a_timestamp_goes_before_offsets_and_one_for_all_before_the_rest",

@@ -280,7 +280,7 @@ def test_a_file_of_the_other_kind_of_server_is_refused_with_the_command_for_it(l
     with pytest.raises(ConfigError) as refused:
         load_broker_config(load.path)
     assert str(refused.value) == f"{load.path}:2: brokerExpireTimeMs is a name server's key, not a broker's; {instead}"
-    # One with nothing in it that only a name server has lacks what a broker needs.
+    # A name server's file that has no key of its own kind lacks keys that a broker needs.
     load.path.write_text("listenPort=9876\nbindAddress=127.0.0.1\n")
     with pytest.raises(ConfigError) as refused:
         load_broker_config(load.path)

@@ -70,10 +70,9 @@ def functions(path: Path) -> dict[str, ast.FunctionDef | ast.AsyncFunctionDef]:
 
 
 def set_in(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
-    """The names that a test gives a value: of arguments, keys of dictionaries, and strings that assign to one.
+    """Returns the names that a test sets: as arguments, as keys of dictionaries, and in strings that assign a value.
 
-    Comments, docstrings and what is only expected (what is compared with, `match=`) do not count, nor does a name
-    inside a message.
+    Names in comments, docstrings, messages and expected values (a comparison, `match=`) do not count.
     """
     docstring = ast.get_docstring(function, clean=False)
     found: set[str] = set()
@@ -104,7 +103,7 @@ def set_in(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
 
 
 def name_of(key: ast.expr | None) -> str | None:
-    """A key as it is written; of an f-string what is before its first value."""
+    """Returns a key as it is written, and of an f-string the part before its first value."""
     match key:
         case ast.Constant(value=str(name)) | ast.JoinedStr(values=[ast.Constant(value=str(name)), *_]):
             return name

@@ -28,7 +28,8 @@ def test_code_reads_every_key_or_a_value_that_is_made_of_it(config, key):
     field = fields_by_key(config)[key].name
     derived = [
         name
-        for name, made in inspect.getmembers_static(config)  # also of the class that both configurations share
+        # includes members of the class that both configurations share
+        for name, made in inspect.getmembers_static(config)
         if isinstance(made, property) and f"self.{field}" in inspect.getsource(made.fget)
     ]
     assert any(map(is_read, [field, *derived]))

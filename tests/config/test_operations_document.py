@@ -45,7 +45,7 @@ def test_every_command_line_starts_with_a_known_command(document: Path):
     commands = commands_of(command)
     for words in re.findall(r"`rocketsim ([^`]*)`", document.read_text()):
         named = without_options(command, words.split())
-        if not named:  # an option that does something by itself
+        if not named:  # the words are an option that works without a command
             assert words in {name for option in command.params for name in option.opts}, words
             continue
         first, *rest = named

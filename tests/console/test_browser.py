@@ -50,8 +50,9 @@ def chrome() -> Iterator[Any]:
 
 @pytest.fixture
 def open_page(chrome: Any) -> Iterator[Callable[..., Page]]:
-    """Opens a window.  The test fails if a page has an error in the browser's console, as violations of the
-    Content-Security-Policy are.  `expected`: a pattern of errors that the test causes."""
+    """Opens a window.  The test fails if a page logs an error in the browser's console, for example a violation of the
+    Content-Security-Policy.  `expected` is a pattern of errors that the test causes on purpose.
+    """
     contexts, errors = [], []
 
     def opened(expected: str = "(?!)", **options: Any) -> Page:
@@ -76,7 +77,9 @@ def open_page(chrome: Any) -> Iterator[Callable[..., Page]]:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Yields the name server of a pair with messages in topic `orders`.  Group `billing` has consumed one of them."""
+    """Yields the name server of a pair with messages in topic `orders`.  Group `billing` has consumed one of these
+    messages.
+    """
     with Processes(tmp_path_factory.mktemp("cluster")) as processes:
         name_server = processes.start_namesrv()
         processes.start_pair("broker-a", name_server, brokerRole="SYNC_MASTER")
@@ -196,7 +199,8 @@ def test_keys_open_pages_search_change_the_theme_and_list_themselves(console, op
     page.clock.install()
     page.goto(console)
     is_complete(page, "Overview")
-    page.clock.pause_at(datetime.now() + timedelta(minutes=1))  # two keys belong together for little more than a second
+    # stops the clock, because two keys make one shortcut only within little more than a second
+    page.clock.pause_at(datetime.now() + timedelta(minutes=1))
     for key, address in {"t": "/topics", "g": "/groups", "m": "/messages", "f": "/failovers", "o": "/"}.items():
         page.keyboard.type(f"g{key}")
         expect(page).to_have_url(console + address)

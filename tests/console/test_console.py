@@ -21,7 +21,7 @@ HOSTILE = "<img src=x onerror=alert(1)>\u202e</script>"
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    """Starts a name server and a broker with two messages of topic T.  Group G has consumed one of them."""
+    """Starts a name server and a broker with two messages of topic T.  Group G has consumed one of these messages."""
     with Processes(tmp_path_factory.mktemp("console")) as processes:
         name_server = processes.start_namesrv()
         broker = processes.start_broker("broker-a", 0, name_server)

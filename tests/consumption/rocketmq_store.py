@@ -41,7 +41,7 @@ class RocketMQStore:
         self.now_ms = now_ms
         self.offsets: dict[tuple[str, str], dict[int, int]] = {}
         self.topics: dict[str, int] = {REVIVE_TOPIC: QUEUES}
-        self.delivered_to = 0  # ms: what waits in the timer topic till before then is delivered
+        self.delivered_to = 0  # ms; messages in the timer topic with an earlier time are delivered
         self._root = root
         self._store = MessageStore.open(StoreConfig(root=root, **SIZES), now_ms)  # type: ignore[arg-type]
 

@@ -23,7 +23,8 @@ from tests.support.brokers import put, stub_of
 COUNT = 400
 IN_TURN = 4  # clients, each of which sends its acks one after the other
 ACKED = 20
-REFUSALS = {"FAILED_PRECONDITION", "UNAVAILABLE", "CANCELLED"}  # by the broker, and by gRPC when it takes no more calls
+# status codes of the broker, and of gRPC once it takes no more calls
+REFUSALS = {"FAILED_PRECONDITION", "UNAVAILABLE", "CANCELLED"}
 
 
 async def all_bodies(one: Consumer) -> list[bytes]:
@@ -96,7 +97,9 @@ async def test_of_the_acks_that_clients_send_until_the_broker_is_gone_each_one_t
 async def test_an_ack_that_waits_for_a_slave_is_answered_by_the_stop_and_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a put: stored, and less safely than the mode promises.  Without the answer it waits for a minute."""
+    """The ack is answered as a put is: stored, but less safely than the mode promises.  If the stop did not answer, the
+    ack would wait until its own timeout.
+    """
     async with pair(tmp_path, slave_timeout=600_000) as (master, _, masters), stub_of(master, ConsumptionStub) as stub:
         await put(master, "t", b"a", b"b")
         handles = [it.receipt_handle for it in (await Consumer(master).pop()).deliveries]

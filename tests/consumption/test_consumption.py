@@ -54,7 +54,7 @@ from tests.support.brokers import (
     send_of,
 )
 
-LONG = "t" * 128  # one more than a topic may have
+LONG = "t" * 128  # one character more than a topic's name may have
 OK, INVALID = HandleStatus.OK, HandleStatus.INVALID_RECEIPT_HANDLE
 INVISIBLE_MS = 30_000
 
@@ -94,7 +94,7 @@ class Consumer:
         return changed.status
 
     async def later(self, ms: int) -> None:
-        """That much later, everything that is due has been dealt with."""
+        """Moves the clock by `ms`, and handles everything that is due then."""
         now_ms = self.node.broker.now_ms() + ms
         goes_by(self.node.broker, lambda: now_ms)
         await self.consumption.expiry.expire()
@@ -310,7 +310,7 @@ async def test_an_answer_has_less_than_its_bytes_and_one_message_more_however_mu
                 assert 0 < sum(sizes) < most_bytes + max(sizes)
                 assert {delivery.attempt for delivery in popped.deliveries} == {attempt}
                 seen += len(sizes)
-            await one.later(INVISIBLE_MS)  # all of them are due again
+            await one.later(INVISIBLE_MS)  # all these messages are due again
 
 
 def test_the_largest_answer_fits_what_a_client_receives() -> None:
@@ -472,7 +472,7 @@ async def test_a_client_ends_its_own_polls_of_a_group_and_topic_but_not_one_that
 
 
 async def test_a_poll_is_notified_of_a_retry(tmp_path: Path) -> None:
-    """Trap 13: the messages of a retry topic count as arrivals of the topic."""
+    """A message that comes to the retry topic wakes a poll of the topic."""
     async with consumer(tmp_path) as one:
         await put(one.node, "t", b"a")
         (delivery,) = (await one.pop()).deliveries
@@ -504,7 +504,7 @@ async def test_a_poll_that_is_given_up_passes_its_message_on(tmp_path: Path) -> 
         await until(lambda: one.consumption.polls_held == 1, "the first poll waits")
         second = asyncio.create_task(one.bodies(poll_s=60))
         await until(lambda: one.consumption.polls_held == 2, "the second poll waits")
-        await put(one.node, "t", b"a")  # the first one is woken now
+        await put(one.node, "t", b"a")  # wakes the first poll
         first.cancel()
         assert await second == [b"a"]
 
@@ -539,7 +539,7 @@ async def test_one_client_does_not_take_all_polls(tmp_path: Path) -> None:
 
 
 async def test_acks_are_final_and_progress_shows_what_is_acknowledged(tmp_path: Path) -> None:
-    """Trap 13: nothing that is acknowledged is delivered again, or given back."""
+    """An acknowledged message is never delivered again, nor can it be given back."""
     async with consumer(tmp_path) as one:
         await put(one.node, "t", b"a", b"b", b"c")
         a, b, c = (await one.pop()).deliveries
@@ -555,7 +555,7 @@ async def test_acks_are_final_and_progress_shows_what_is_acknowledged(tmp_path: 
 
 
 async def lags(one: Consumer, topic: str = "") -> dict[str, int]:
-    """As consumerProgress tells them, by topic; metrics tell the same."""
+    """Returns the lags by topic as consumerProgress reports them, and checks that the metrics report the same."""
     told = {row.place.topic: row.lag for row, _ in await one.node.administration.progress.of(one.group, topic)}
     metrics = await one.node.administration.lags.take()
     assert topic or told == {name: lag.messages for (group, name), lag in metrics.items() if group == one.group}
@@ -567,14 +567,15 @@ async def test_the_lag_has_what_is_under_way_and_what_waits_for_another_attempt(
         await put(one.node, "t", *[b"x"] * 5)
         assert (await one.pop(max_messages=4)).deliveries
         assert await lags(one) == {"t": 5}
-        await one.later(INVISIBLE_MS)  # their consumer has died
+        await one.later(INVISIBLE_MS)  # the consumer of these messages has died
         assert await lags(one) == {"t": 1, "%RETRY%g+t": 4}
         first, second, *_ = (await one.pop()).deliveries
         assert await one.ack(first, second) == [OK, OK]
         assert sum((await lags(one)).values()) == 3
         assert await lags(one, "t") == await lags(one)
         assert (await lags(one, "%RETRY%g+t")).keys() == {"%RETRY%g+t"}
-        other = Consumer(one.node, group="g-t")  # its name is a part of others' names, and it has no retries
+        # a group whose name occurs in names of other groups' topics, and which has no retries
+        other = Consumer(one.node, group="g-t")
         assert await other.ack(*(await other.pop()).deliveries) == [OK] * 5
         assert await lags(other) == {"t": 0}
 
@@ -614,7 +615,8 @@ async def test_a_handle_dies_with_its_deadline(tmp_path: Path) -> None:
         a, b = (await one.pop()).deliveries
         assert await one.nack(b, 2 * INVISIBLE_MS) is OK
         now_ms = one.node.broker.now_ms() + INVISIBLE_MS
-        goes_by(one.node.broker, lambda: now_ms)  # nothing has looked for deadlines yet
+        # the deadline has passed, but the broker has not looked for expired deadlines yet
+        goes_by(one.node.broker, lambda: now_ms)
         assert await one.ack(a, b) == [INVALID, OK]
         await one.later(0)
         assert await one.ack(a) == [INVALID]
@@ -783,7 +785,7 @@ async def test_renewed_deliveries_stay_while_the_client_is_there(tmp_path: Path)
 
 
 async def test_a_renewed_delivery_may_be_acknowledged_before_its_renewal_is_written(tmp_path: Path) -> None:
-    """It has no end while the client is there, however late the broker is in saying so."""
+    """A renewed delivery does not expire while its client is connected, however late the broker writes the renewal."""
     async with consumer(tmp_path) as one:
         there = {"c"}
         one.node.clients.is_connected = there.__contains__  # type: ignore[method-assign]
@@ -829,7 +831,7 @@ async def test_a_client_that_is_gone_gives_back_what_is_renewed_for_it(tmp_path:
 async def test_after_a_restart_what_was_renewed_stays_and_what_was_just_delivered_comes_again(
     tmp_path: Path, orderly: bool
 ) -> None:
-    """The client may have no answer to its last pop: the broker may have died between the two."""
+    """The client may have no answer to its last pop, because the broker may have died before answering."""
     async with consumer(tmp_path) as one:
         one.node.clients.is_connected = lambda client_id: True  # type: ignore[method-assign]
         one.node.groups.put(SubscriptionGroup("g", consume_message_orderly=orderly), 0)
@@ -1089,7 +1091,7 @@ async def test_a_reset_begins_anew_where_it_says(tmp_path: Path) -> None:
         assert (await one.ack(a), one.committed()) == ([INVALID], 0)
         assert await one.bodies() == [b"a", b"b"]
         await one.later(INVISIBLE_MS)
-        assert len(await one.bodies()) == 2  # once each, although each was delivered twice
+        assert len(await one.bodies()) == 2  # each message comes once, although it was delivered twice
 
 
 async def test_a_reset_that_would_go_forward_and_may_not_changes_nothing(tmp_path: Path) -> None:
@@ -1144,7 +1146,7 @@ async def test_a_nack_without_a_time_waits_as_the_groups_retry_policy_says(tmp_p
 
 
 async def test_a_deleted_topic_takes_its_deliveries_and_retries_with_it(tmp_path: Path) -> None:
-    """Trap 13: a topic of the same name has none of the old one's retries."""
+    """A new topic of the same name has none of the old topic's retries."""
     async with consumer(tmp_path) as one:
         await put(one.node, "t", b"a", b"b")
         a, _ = (await one.pop()).deliveries
@@ -1178,7 +1180,7 @@ async def test_the_retry_topics_of_all_groups_go_with_their_topic_in_one_write(
 
 
 async def test_a_group_that_is_deleted_with_its_offsets_leaves_nothing_to_a_new_one(tmp_path: Path) -> None:
-    """Trap 13, of groups: neither deliveries under way nor retries; dead letters stay, and can be deleted by name."""
+    """Neither deliveries under way nor retries are left; dead letters stay, and can be deleted by name."""
     async with consumer(tmp_path) as one:
         node, other = one.node, Consumer(one.node, group="g-x")
         operations = Operations(node.broker, node.leadership)
@@ -1195,7 +1197,7 @@ async def test_a_group_that_is_deleted_with_its_offsets_leaves_nothing_to_a_new_
         await one.nack(b)
         await one.later(0)
         assert len((await other.pop()).deliveries) == 4
-        (b, d) = (await one.pop()).deliveries  # one from the retry topic
+        (b, d) = (await one.pop()).deliveries  # one of the two comes from the retry topic
         await one.later(INVISIBLE_MS)
         assert {"%RETRY%g+t", "%RETRY%g+u", "%RETRY%g-x+t", "%DLQ%g"} <= node.topics.entries.keys()
 
@@ -1210,7 +1212,7 @@ async def test_a_group_that_is_deleted_with_its_offsets_leaves_nothing_to_a_new_
         assert await of_u.bodies() == [b"u"]
         await one.nack(deliveries[0])
         await one.later(0)
-        assert await one.bodies() == [b"a"]  # what is made again has nothing of the old retry topic
+        assert await one.bodies() == [b"a"]  # the new retry topic has no messages of the old one
         assert len((await other.pop()).deliveries) == 4
 
         await operations.delete_topic("%DLQ%g")
@@ -1223,7 +1225,7 @@ async def test_a_group_that_is_deleted_with_its_offsets_leaves_nothing_to_a_new_
 
 
 async def test_a_deleted_group_that_keeps_its_offsets_goes_on_where_it_was(tmp_path: Path) -> None:
-    """Also what it has under way, which neither comes at once nor without its attempts."""
+    """The group also keeps its deliveries under way: they do not come again at once, and keep their attempts."""
     async with consumer(tmp_path) as one:
         operations = Operations(one.node.broker, one.node.leadership)
         await put(one.node, "t", b"a", b"b", b"c")
@@ -1239,7 +1241,7 @@ async def test_a_deleted_group_that_keeps_its_offsets_goes_on_where_it_was(tmp_p
         await one.later(INVISIBLE_MS)
         (c,) = (await one.pop()).deliveries
         assert (body_of(c), c.attempt, one.committed()) == (b"c", 3, 3)
-    async with consumer(tmp_path) as one:  # a restart does not delete what the command was told to keep
+    async with consumer(tmp_path) as one:  # a restart does not delete the offsets that the command kept either
         await one.later(3 * INVISIBLE_MS)
         (c,) = (await one.pop()).deliveries
         assert (body_of(c), c.attempt) == (b"c", 4)
@@ -1274,7 +1276,7 @@ async def test_a_group_whose_deletion_the_disk_refuses_half_way_says_so_and_is_d
 
 
 async def test_retries_that_a_group_has_left_behind_are_deleted_with_it_or_by_name(tmp_path: Path) -> None:
-    """Earlier versions left them."""
+    """Earlier versions left such retry topics behind."""
     async with consumer(tmp_path) as one:
         node, operations = one.node, Operations(one.node.broker, one.node.leadership)
         for name in ("%RETRY%old+t", "%RETRY%older+t"):
@@ -1371,7 +1373,7 @@ async def test_a_deletion_that_a_full_disk_interrupts_leaves_no_retries(tmp_path
 
 
 def after(call: Callable[..., Any], *, times: int, then: Callable[..., Any]) -> Callable[..., Any]:
-    """The first calls are what they were."""
+    """Returns a function that makes `call` the first `times` times, and `then` after that."""
     calls = iter([call] * times)
     return lambda *args: next(calls, then)(*args)
 
@@ -1441,7 +1443,7 @@ async def test_a_snapshot_that_is_damaged_or_of_another_log_is_not_used(tmp_path
             assert "is not used" in caplog.text
             caplog.clear()
         snapshot_in(tmp_path).write_bytes(good)
-        one.node.store.truncate(end, None)  # the pop has not happened
+        one.node.store.truncate(end, None)  # the pop was in the part that this cuts off
         one.consumption.writer.reload()
         assert one.consumption.state.queues == {}
         assert await one.ack(a) == [INVALID]

@@ -39,16 +39,17 @@ from tests.support.memory_files import MemoryFiles
 from tests.support.v2 import v2_broker
 from tests.v2.test_transactions import QUIET, bodies, d, end, half, opened, prepare, records
 
-LENGTHS = (84, b"\xff\xff\xff\xff")  # the size of the body: a queue's entry and the record's head fit
+# overwrites the length of the body; the queue's entry and the record's head stay right
+LENGTHS = (84, b"\xff\xff\xff\xff")
 BODY = (88, b"\0")
 HOSTS = (36, (0x30).to_bytes(4, "big"))  # the flags say that hosts are longer than the record
 BOTH = pytest.mark.parametrize("wrong", [LENGTHS, BODY], ids=["lengths", "body"])
 
-Mend = Callable[..., object]  # of that store, unless another one is given that was opened since
+Mend = Callable[..., object]  # mends the damaged store, or the store that it is given, if that was opened since
 
 
 def damage(store: MessageStore, log_offset: int, wrong: tuple[int, bytes] = LENGTHS) -> Mend:
-    """Overwrites a part of the record that lies there; returns what puts it right again."""
+    """Overwrites a part of the record at this log offset; returns a function that restores it."""
     start = store.log.start_of(log_offset)
     place, data = log_offset - start + wrong[0], wrong[1]
 
@@ -70,7 +71,7 @@ def at(store: MessageStore, topic: str, queue_offset: int = 0, queue_id: int = 0
 
 
 def says(log_offset: int) -> str:
-    """What every error says, and every line of the log file."""
+    """Returns a pattern that every error and every log line about a record damaged at this log offset matches."""
     return rf"commitlog/0+ is damaged at log offset {log_offset} \("
 
 
@@ -393,7 +394,8 @@ async def test_a_damaged_copy_behind_copying_keeps_messages_waiting_for_a_minute
     tmp_path: Path, caplog: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(timer_delivery, "READ_BYTES", 100)  # a record at a time
-    for pause in ("LONGEST_SLEEP_S", "AFTER_TROUBLE_S"):  # of the broker's own task, which leaves all to the test
+    # The broker's own task sleeps that long, so only the test delivers.
+    for pause in ("LONGEST_SLEEP_S", "AFTER_TROUBLE_S"):
         monkeypatch.setattr(master_loop, pause, 3600.0)
     async with timed(tmp_path) as one:
         delivery, broker = one.node.consumption.timer_delivery, one.node.broker
@@ -404,7 +406,7 @@ async def test_a_damaged_copy_behind_copying_keeps_messages_waiting_for_a_minute
             await delivery.deliver_due()
         bad = at(one.node.store, "t", 1, queue_id=1)
         damage(one.node.store, bad)
-        del one.node.consumption.writer.append  # the power is on again
+        del one.node.consumption.writer.append  # from now on records of the state are written again
         started_s, later_s = broker.clock(), 0.0
         monkeypatch.setattr(broker, "clock", lambda: started_s + later_s)
         with pytest.raises(StoreCorrupt, match=says(bad)):

@@ -25,7 +25,7 @@ def small_disk(tmp_path: Path) -> Iterator[SmallDisk]:
 
 
 async def refused_at_last(node: BrokerNode) -> str:
-    """Why a message is refused, after all that are taken."""
+    """Puts messages until one is refused; returns the reason."""
     for _ in range(20_000):
         try:
             await put(node, "t", bytes(2000))
@@ -35,7 +35,9 @@ async def refused_at_last(node: BrokerNode) -> str:
 
 
 async def settle_all(node: BrokerNode, count: int) -> None:
-    """One pop, one ack or change, and one record of the log after the other: as many as are kept room for."""
+    """Pops `count` messages one by one and settles each, with a record of the log for each step; the reserved space
+    suffices for that.
+    """
     for number in range(count):
         pop = Pop(group="g", topic="t", client_id="c", max_messages=1, invisible_ms=60_000)
         (delivery,) = (await node.consumption.pop(pop)).deliveries
@@ -58,7 +60,7 @@ async def test_consumers_go_on_where_the_disk_has_no_room_at_all(small_disk: Sma
         why = await refused_at_last(node)
         assert "no room" in why and str(small_disk.folder) not in why
         assert not node.broker.takes_clients_writes
-        await settle_all(node, 250)  # their entries take more than a block of a queue's file
+        await settle_all(node, 250)  # the queue entries of these records fill more than one block of a queue's file
         assert not node.broker.takes_clients_writes  # producers stay away until there is room
         with pytest.raises(DiskFull):
             await put(node, "t", bytes(2000))

@@ -1,5 +1,5 @@
-"""Transitions of concurrent calls are stored as one record, and calls that come while they are pending find the state
-after them.
+"""Changes of the state by concurrent calls are stored as one record, and calls that come while it is being written find
+the state after it.
 """
 
 import asyncio
@@ -39,9 +39,11 @@ async def quiet(one: Consumer) -> None:
 
 
 async def begun(one: Consumer, *calls: Coroutine[Any, Any, Any]) -> list[Task]:
-    """Each has come to where its transitions are pending; another call has come just before."""
+    """Starts the calls; returns once their changes of the state are pending, because another call came just before
+    them.
+    """
     if one.node.groups.get("g") is None:
-        one.node.groups.put(SubscriptionGroup("g"), 0)  # to make it takes a call some time
+        one.node.groups.put(SubscriptionGroup("g"), 0)  # creating the group would delay a call
     await quiet(one)
     one.consumption.writer.group_commit.call_came()
     tasks = [asyncio.ensure_future(call) for call in calls]
@@ -151,7 +153,7 @@ async def test_a_message_whose_ack_is_pending_is_no_dead_letter_any_more(tmp_pat
     async with consumer(tmp_path) as one:
         await put(one.node, "t", b"a", b"b")
         first, second = (await one.pop()).deliveries
-        await one.consumption.forward_to_dlq("g", "t", first.receipt_handle)  # which makes the topic
+        await one.consumption.forward_to_dlq("g", "t", first.receipt_handle)  # creates the dead letter topic
         (acked,) = await begun(one, one.ack(second))
         moved = await one.consumption.forward_to_dlq("g", "t", second.receipt_handle)
         assert (await acked, moved.status) == ([OK], INVALID)

@@ -22,7 +22,9 @@ ALL = {str(number) for number in range(MESSAGES)}
 
 
 async def killed(acked: int, *arguments: object) -> tuple[set[str], set[str]]:
-    """The bodies whose acks were begun, and answered OK, by a broker that was killed after so many OKs."""
+    """Returns the bodies whose acks had begun, and those whose acks were answered OK, when the broker was killed after
+    `acked` OKs.
+    """
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "tests.consumption.popping_broker", *map(str, arguments)),
         cwd=ROOT,
@@ -47,7 +49,7 @@ async def killed(acked: int, *arguments: object) -> tuple[set[str], set[str]]:
 
 
 async def delivered_again(node: BrokerNode) -> Counter[str]:
-    """All that is delivered once every deadline of before has passed."""
+    """Returns all messages that come once every earlier deadline has passed."""
     now_ms = node.broker.now_ms() + 120_000
     goes_by(node.broker, lambda: now_ms)
     await node.consumption.expiry.expire()
@@ -59,13 +61,13 @@ async def delivered_again(node: BrokerNode) -> Counter[str]:
 
 def check(again: Counter[str], begun: set[str], acked: set[str]) -> None:
     assert not again.keys() & acked
-    assert not ALL - again.keys() - begun  # an ack whose answer was lost may count
+    assert not ALL - again.keys() - begun  # an ack whose answer was lost may have taken effect
     assert set(again.values()) == {1}
 
 
 @pytest.mark.parametrize("acked", [1, 40, 200])
 async def test_a_broker_that_is_killed_knows_what_was_acknowledged(tmp_path: Path, acked: int) -> None:
-    """Trap 13: an ack that was answered is not lost."""
+    """An ack that was answered is not lost."""
     begun, done = await killed(acked, tmp_path)
     async with running(tmp_path) as node:
         check(await delivered_again(node), begun, done)
@@ -82,7 +84,7 @@ async def test_a_slave_goes_on_where_a_synchronous_master_was_killed(tmp_path: P
 
 
 async def delivered_in_order(node: BrokerNode) -> list[int]:
-    """All that is delivered, and acknowledged, once every deadline of before has passed."""
+    """Returns all messages that come, each acknowledged at once, after every earlier deadline has passed."""
     now_ms = node.broker.now_ms() + 120_000
     goes_by(node.broker, lambda: now_ms)
     await node.consumption.expiry.expire()
@@ -94,7 +96,7 @@ async def delivered_in_order(node: BrokerNode) -> list[int]:
 
 
 def check_order(again: list[int], begun: set[str], acked: set[str]) -> None:
-    """Each message group goes on behind its last message that was acknowledged."""
+    """Checks that each message group continues after its last acknowledged message."""
     for group in range(GROUPS):
         found = [number for number in again if number % GROUPS == group]
         first = found[0] if found else MESSAGES + group

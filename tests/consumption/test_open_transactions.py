@@ -42,13 +42,15 @@ def prepared(transaction: TransactionId, queue_offset: int, due_ms: int = 0, **f
 
 @dataclass
 class Model:
-    """All half messages that there were, in order; of each how it ended."""
+    """All half messages in their order, and how each of them ended."""
 
     halves: list[Prepared] = field(default_factory=list)
-    ends: dict[int, Resolution | None] = field(default_factory=dict)  # by queue offset; None: open
+    # queue offset -> how the half message ended, or None while it is open
+    ends: dict[int, Resolution | None] = field(default_factory=dict)
     logged: set[int] = field(default_factory=set)
     resolutions: dict[TransactionId, Resolution] = field(default_factory=dict)
-    dues: dict[int, tuple[int, int]] = field(default_factory=dict)  # when and how often it is asked
+    # queue offset -> when the producer is asked next, and how often it was asked
+    dues: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     def open(self) -> dict[TransactionId, int]:
         return {one.transaction: one.queue_offset for one in self.halves if self.ends[one.queue_offset] is None}
@@ -96,7 +98,9 @@ resolutions = st.sampled_from(Resolution)
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[TransactionChange]:
-    """Half messages have rising offsets; everything else may be about any, also about none."""
+    """Draws changes: half messages have rising offsets, and every other change names any of them, or one that does not
+    exist.
+    """
     history: list[TransactionChange] = []
     for _ in range(draw(st.integers(0, 40))):
         kind = draw(st.integers(0, 5))

@@ -427,7 +427,9 @@ async def test_renewed_deliveries_are_renewed_for_no_longer_when_they_are_asked_
 
 
 async def test_what_the_client_has_given_back_is_not_its_batch_any_more(tmp_path: Path) -> None:
-    """A client that cannot receive a message asks again under the same attempt id: the attempt counts."""
+    """A client that could not receive a message asks again under the same attempt id, and the lost delivery counts as
+    an attempt.
+    """
     async with in_order(tmp_path) as one:
         await one.send("a1")
         (a1,) = await one.take(attempt_id="x", auto_renew=True)
@@ -451,7 +453,7 @@ async def test_a_call_whose_end_is_noticed_late_takes_nothing_from_the_next_atte
         await one.later(0)
         assert await one.texts(attempt_id="y") == ""
         one.consumption.give_back("g", "t", [again.receipt_handle], deadlines_ms=[again.deadline_ms])
-        assert await one.texts(attempt_id="x") == ""  # it is given back in this turn of the loop
+        assert await one.texts(attempt_id="x") == ""  # the message was given back in this turn of the event loop
         await one.later(0)
         assert await one.texts(attempt_id="y") == "a1 a2"
 
@@ -517,7 +519,7 @@ async def test_a_restart_keeps_the_locks(tmp_path: Path, has_snapshot: bool) -> 
         assert await one.texts(attempt_id="x") == "a1"
         assert await one.ack(b1) == [OK]
         assert await one.texts() == "b2"
-        await one.later(INVISIBLE_MS + 1)  # a1 was asked for again: its deadline is later than before
+        await one.later(INVISIBLE_MS + 1)  # a1 was asked for again, so its deadline is later than before
         again = await one.take()
         assert (said(again), attempts(again)) == ("b2 a1 a2 a3", [2, 2, 2, 1])
 

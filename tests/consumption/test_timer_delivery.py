@@ -386,7 +386,7 @@ async def test_a_bad_sector_behind_copying_keeps_messages_waiting_for_a_minute_a
         bad_at = store.queues.log_offsets("t", 1, 1)[0] if bad == "in the second copy" else store.end_offset - 1
         for _ in range(100):
             await asyncio.sleep(0)  # the broker's own task fails, too
-        del one.node.consumption.writer.append  # the power is on again
+        del one.node.consumption.writer.append  # from now on records of the state are written again
         started_s, later_s = broker.clock(), 0.0
         monkeypatch.setattr(broker, "clock", lambda: started_s + later_s)
 

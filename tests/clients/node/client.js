@@ -1,4 +1,4 @@
-// What tests/cluster/test_official_clients.py asks of each language's client; its docstring has the lines that are printed.
+// The Node client of tests/cluster/test_official_clients.py, whose docstring lists the lines that each client prints.
 'use strict';
 
 const readline = require('node:readline');
@@ -28,7 +28,8 @@ async function check(view) {
   return body.includes('rollback') ? ROLLBACK : COMMIT;
 }
 
-// With several topics a start misses settings that come before the last route, and waits for the next ones.
+// Each topic gets a consumer: a consumer of several topics misses settings that come before its last route, and waits
+// for the next ones.
 async function simple(topic) {
   const subscriptions = new Map([[ topic, '*' ]]);
   const consumer = new SimpleConsumer({ ...shared, consumerGroup: 'simple', subscriptions, awaitDuration: 5000 });
@@ -91,7 +92,7 @@ async function main() {
     say('recalled', 'D', body);
   }
 
-  // One is committed, one rolled back, one left to the check.
+  // Of three transactions one is committed, one rolled back, and one left to the broker's check.
   async function transaction(number) {
     const kind = [ 'commit', 'rollback', 'open' ][number % 3];
     const body = `x-${kind}-${number}`;
