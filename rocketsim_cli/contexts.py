@@ -111,7 +111,8 @@ def _cluster(name: str, values: Any) -> Cluster:
     for key, value in values.items():
         if not isinstance(value, types.get(key, ())):
             raise _damaged(
-                f"context {name!r}: {key} = {value!r} has an unknown key or the wrong type; keys are {', '.join(types)}"
+                f"context {name!r}: {key} = {value!r} has an unknown key or a value of the wrong type; "
+                f"keys: {', '.join(types)}"
             )
     given = {one: _option(one, values[camel(one)]) for one in DEFAULTS if camel(one) in values}
     try:

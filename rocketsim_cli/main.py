@@ -70,7 +70,11 @@ def rocketsim(
     protocol: tls_options.Protocol = "auto",
     cluster: Annotated[
         str | None,
-        typer.Option("--context", envvar="ROCKETSIM_CONTEXT", help="Use this cluster of `rocketsim context list`."),
+        typer.Option(
+            "--context",
+            envvar="ROCKETSIM_CONTEXT",
+            help="Use the context with this name; `rocketsim context list` shows them all.",
+        ),
     ] = None,
 ) -> None:
     options = tls_options.ConnectionOptions(tls, tls_ca, tls_cert, tls_key, protocol)

@@ -24,7 +24,9 @@ OptionalGroup = Annotated[
 ]
 BrokerAddr = Annotated[
     str | None,
-    typer.Option("-b", "--broker-addr", help="One broker, host:port.", autocompletion=completion.broker_addresses),
+    typer.Option(
+        "-b", "--broker-addr", help="Only this broker, host:port.", autocompletion=completion.broker_addresses
+    ),
 ]
 BrokerName = Annotated[
     str,

@@ -154,7 +154,10 @@ def promote_slave(
         ),
     ] = None,
     expected_epoch: Annotated[
-        int, typer.Option("--epoch", help="Refuse the promotion unless the slave has this epoch; 0: any epoch.")
+        int,
+        typer.Option(
+            "--epoch", help="Refuse the promotion unless the slave has this leader epoch. 0 allows any epoch."
+        ),
     ] = 0,
     force: Annotated[
         bool,
@@ -192,7 +195,9 @@ def remove_slave(
     broker_addr: Annotated[
         str,
         typer.Option(
-            "-b", "--broker-addr", help="The master, host:port; without a master, each remaining slave in turn."
+            "-b",
+            "--broker-addr",
+            help="The master's host:port. Without a master, run the command for each remaining slave.",
         ),
     ],
     broker_id: Annotated[

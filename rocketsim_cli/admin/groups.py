@@ -60,7 +60,9 @@ def update_sub_group(
     ] = None,
     broker_id: Annotated[
         int | None,
-        typer.Option("-i", "--broker-id", min=0, help="The id of the broker that its consumers normally read from."),
+        typer.Option(
+            "-i", "--broker-id", min=0, help="The id of the broker that the group's consumers normally read from."
+        ),
     ] = None,
     which_broker_when_consume_slowly: Annotated[
         int | None,
@@ -206,7 +208,9 @@ def reset_offset_by_time(
     timestamp: Annotated[
         str,
         typer.Option(
-            "-s", "--timestamp", help="ms since 1970, ISO date and time, yyyy-MM-dd#HH:mm:ss:SSS, or now (-1)."
+            "-s",
+            "--timestamp",
+            help="The time: ms since 1970, ISO date and time, yyyy-MM-dd#HH:mm:ss:SSS, or now (-1).",
         ),
     ],
     force: Annotated[

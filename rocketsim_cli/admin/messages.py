@@ -42,9 +42,13 @@ def query_msg_by_key(
     max_num: Annotated[
         int, typer.Option("-m", "--max-num", min=1, max=64, help="How many messages to show at most.")
     ] = 32,
-    begin: Annotated[int, typer.Option("-b", "--begin-timestamp", help="Stored at this time or later, in ms.")] = 0,
+    begin: Annotated[
+        int,
+        typer.Option("-b", "--begin-timestamp", help="Only messages stored at this time or later, in ms since 1970."),
+    ] = 0,
     end: Annotated[
-        int | None, typer.Option("-e", "--end-timestamp", help="Stored at this time or before, in ms.")
+        int | None,
+        typer.Option("-e", "--end-timestamp", help="Only messages stored at this time or before, in ms since 1970."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -66,7 +70,7 @@ def query_msg_by_offset(
         str,
         typer.Option("-b", "--broker-name", help="The broker's name.", autocompletion=completion.broker_names),
     ],
-    queue_id: Annotated[int, typer.Option("-i", "--queue-id", min=0, help="The queue.")],
+    queue_id: Annotated[int, typer.Option("-i", "--queue-id", min=0, help="The queue's id.")],
     offset: Annotated[int, typer.Option("-o", "--offset", min=0, help="The message's offset in the queue.")],
     name_server: NameServer,
     as_json: AsJson = False,

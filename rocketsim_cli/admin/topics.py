@@ -46,7 +46,7 @@ def update_topic(
         ),
     ] = None,
     perm: Annotated[int | None, typer.Option("-p", "--perm", help="2: write, 4: read, 6: both.", min=1)] = None,
-    order: Annotated[Truth | None, typer.Option("-o", "--order", help="true: an ordered topic.")] = None,
+    order: Annotated[Truth | None, typer.Option("-o", "--order", help="true: make the topic an ordered topic.")] = None,
     attributes: Annotated[
         str | None,
         typer.Option(

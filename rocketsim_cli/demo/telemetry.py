@@ -171,8 +171,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m rocketsim_cli.demo.telemetry")
     parser.add_argument("--name-server", required=True)
     parser.add_argument("--topic", required=True)
-    parser.add_argument("--rate", type=float, required=True, help="messages a second")
-    parser.add_argument("--ids", required=True, help="file for the ids of stored messages, one a line")
+    parser.add_argument("--rate", type=float, required=True, help="messages per second")
+    parser.add_argument("--ids", required=True, help="file for the ids of stored messages, one id on each line")
     arguments = parser.parse_args()
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
