@@ -3,9 +3,8 @@ same promise.
 
 `python -m tests.simulation FIRST-LAST [STEPS]` runs the seeds from FIRST to LAST - 1.
 
-`python -m tests.simulation PLAY SEED` and `PLAY FIRST-LAST` run a play of `plays.py`: `deliveries`, `late-messages`,
-both also with `-on-bad-disks` and `-on-full-disks`, `late-messages-half-copied`, `operator-changes`. It prints a
-summary of each mode, and the last steps before each broken promise.
+`python -m tests.simulation PLAY SEED` and `PLAY FIRST-LAST` run a play of `plays.py`, for example `deliveries` or
+`late-messages-on-bad-disks`.  The command prints a summary of each mode, and the last steps before each broken promise.
 """
 
 import sys

@@ -25,7 +25,7 @@ from tests.support.memory_files import PAGE, SECTOR, MemoryPath, PowerCut
 
 LOG_FILE = 4096
 PORT = 10911
-MIDNIGHT_MS = 1_795_132_800_000  # of the day on which every simulation begins
+MIDNIGHT_MS = 1_795_132_800_000  # the midnight at which every simulation begins
 
 
 class Clock:
@@ -34,7 +34,7 @@ class Clock:
     def __init__(self, loop: VirtualLoop, off_ms: int) -> None:
         self._loop = loop
         self.off_ms = off_ms
-        self._passed_ms = 0  # hours in which nothing happens
+        self._passed_ms = 0  # the sum of the idle hours that the simulation has skipped
 
     def now_ms(self) -> int:
         return MIDNIGHT_MS + int(self.since_boot() * 1000) + self.off_ms
@@ -47,7 +47,9 @@ class Clock:
 
 
 class Broker:
-    """A simulated broker.  `run` counts its processes.  If the last process ended by itself, `ended` says why."""
+    """A simulated broker, which may run as several processes one after another.  `run` is the number of its processes
+    so far.  If the last process ended by itself, `ended` says why.
+    """
 
     def __init__(self, loop: VirtualLoop, wire: Wire, broker_id: int, chance: random.Random, **settings: Any) -> None:
         self.broker_id = broker_id
@@ -62,10 +64,10 @@ class Broker:
         self.run = 0
         self.started_at = 0.0
         self.is_full = False
-        self.lacks_files = False  # since it lost its power, or died in an append, on a full disk
+        self.lacks_files = False  # true after a power loss or a death in an append, if the disk was full
         self.node: BrokerNode | None = None
         self.process: Process | None = None
-        self.was_killed = False  # and has not been started since: it has lost nothing
+        self.was_killed = False  # true until the next start, and then nothing written is lost
         self.ended = ""
         self.served_until_its_end = False
         self.stopped_cleanly = False
@@ -209,9 +211,9 @@ class Broker:
     def may_refuse_to_start(self, error: str, unread: list[Path], *, lacks_room: bool) -> bool:
         """Returns True if a start may fail with this error.
 
-        The error must name the file that cannot be read or the place where the log is damaged.  Or it says that the
-        disk has no room (`lacks_room`) for files that a power loss left out, or a death in the middle of an append.
-        docs/when-it-breaks.md says when that happens.
+        The error must name the file that cannot be read, or the place where the log is damaged, or it must say that the
+        disk has no room (`lacks_room`).  A start needs room for files that a power loss or a death in the middle of an
+        append has left out (docs/when-it-breaks.md).
         """
         is_for_room = lacks_room and f"opening {self.root}: no room on the disk" in error
         if is_for_room or any(str(path) in error for path in unread):
@@ -281,7 +283,7 @@ class Broker:
             callback(self, powerless)
         self.was_killed = not powerless and self.node is not None
         self._wire.died(self.host, silently=powerless)
-        # NB: a record is written before its queue entries, and their place in the queue may be a new file.
+        # NB: a record is written before its queue entries, which may need a new file.
         died_in_an_append = self.disk.died_in is not None and self.disk.died_in[1] in ("commitlog", "consumequeue")
         self.lacks_files |= self.is_full and (powerless or died_in_an_append)
         self.disk.stop_at = None

@@ -1,4 +1,4 @@
-"""Producers, consumers and operators of the simulation.  They make calls with the generated stubs, each call by itself.
+"""Producers, consumers and operators of the simulation, which make single calls with the generated stubs.
 
 No client waits for an answer; `promises.py` records what brokers answer.
 """
@@ -25,8 +25,8 @@ HOST = "10.0.2.1"
 TOPICS = ("T", "U")
 GROUPS = ("g", "h")
 QUEUES = 2
-START = 0, None  # where a consumer begins, which has read in no epoch yet
-# A refusal: nothing of it is there, and nothing of it will ever be.  Everything else may be there.
+START = 0, None  # offset and epoch of a consumer that has read nothing yet
+# With these statuses, the broker has stored nothing of the call.  After any other error, the message may be stored.
 REFUSALS = frozenset(
     {
         grpc.StatusCode.FAILED_PRECONDITION,
@@ -43,15 +43,15 @@ class Clients:
         self._world = world
         self._process = Process(world.loop, "clients")
         self._network = Network(world.wire, HOST)
-        self.sent_at: list[float] = []  # by the number in the body
-        self.delayed: dict[bytes, tuple[str, int, int]] = {}  # body: topic, queue and level
+        self.sent_at: list[float] = []  # the times of all sends, by the number in the body
+        self.delayed: dict[bytes, tuple[str, int, int]] = {}  # body -> topic, queue and delay level
         self.outcomes: dict[str, int] = {}
-        self.bodies: set[bytes] = set()  # all that were ever sent
+        self.bodies: set[bytes] = set()  # the bodies of all messages that were ever sent
         self.resets: set[tuple[str, str]] = set()  # (group, topic) whose offsets may have gone back
         self.promoting = False
         self.asked_to_promote: set[int] = set()
         self._next_to_read: dict[tuple[str, int], int] = {}
-        self._place: dict[tuple[str, int], tuple[int, broker_pb2.LogEpoch | None]] = {}  # where a pull goes on
+        self._place: dict[tuple[str, int], tuple[int, broker_pb2.LogEpoch | None]] = {}  # where the next pull continues
         self._planned: dict[tuple[str, int], tuple[int, broker_pb2.LogEpoch | None]] = {}  # where a range ends
 
     def _spawn(self, broker: "Broker", stub: Any, work: Any) -> None:
@@ -91,7 +91,7 @@ class Clients:
             try:
                 response = await stub.Send(request, timeout=5.0)
             except AioRpcError as error:
-                # What could not be taken back for sure may be there after a power loss (docs/replication.md).
+                # A message of a refusal "in doubt" may appear after a power loss (docs/replication.md).
                 if error.code() in REFUSALS and "in doubt" not in (error.details() or ""):
                     self._world.promises.refused_bodies.update(bodies)
                 raise
@@ -103,8 +103,8 @@ class Clients:
     # --- consumers ------------------------------------------------------------------------------------------------
 
     def pull(self, broker: "Broker", chance: random.Random) -> str:
-        """Pulls from the beginning, from the middle or from where the last answer ended.  The broker holds some of
-        these calls.
+        """Pulls from the beginning, from the middle or from where the last answer ended.  Some of these pulls may wait
+        at the broker.
         """
         topic, queue = chance.choice(TOPICS), chance.randrange(QUEUES)
         place = self._place.get((topic, queue), START)
@@ -134,7 +134,7 @@ class Clients:
         return f"pull {topic}:{queue} from {offset} at {broker.name}"
 
     def pull_range(self, broker: "Broker", chance: random.Random) -> str:
-        """Pulls a range of every queue.  A range ends where the queue ended when a client last looked, or beyond the
+        """Pulls a range of every queue.  A range ends at the queue's end of the client's last look, or far beyond the
         queue's end.
         """
         ranges = []
@@ -156,7 +156,7 @@ class Clients:
         return f"pull ranges at {broker.name}"
 
     def look(self, broker: "Broker", chance: random.Random) -> str:
-        """Asks how far the queues of a topic go, and where they were some seconds ago."""
+        """Asks for the bounds of a topic's queues, and for the queues' offsets some seconds ago."""
         topic = chance.choice(TOPICS)
         bounds = broker_pb2.QueueBoundsRequest(topic=topic)
         at_ms = broker.clock.now_ms() - chance.choice((100, 1000, 5000, 20_000))
@@ -217,7 +217,7 @@ class Clients:
                         continue
                 answers.append((broker, response))
                 if response.broker_id == MASTER_ID:
-                    return  # `answered_query` has seen it
+                    return  # `answered_query` has checked the master's answer
             promises.answered_by_slaves(asked, answers)
 
         self._process.spawn(call())

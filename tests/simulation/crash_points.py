@@ -1,8 +1,8 @@
 """Crash points of whole brokers: before every call that changes a broker's disk, the disk is copied as a kill and as a
 power loss would leave it, and a broker is opened on each copy.
 
-The broker itself continues, so that one run has thousands of crash points.  The copy must have all that the broker has
-promised by then: its messages, committed offsets and epoch; and the queues must equal a replay of the log.
+The broker itself continues, so that one run has thousands of crash points.  Each copy must have all messages, committed
+offsets and epochs that the broker has promised by then.  The copy's queues must equal a replay of its log.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from tests.simulation.disk import Disk
     from tests.simulation.world import World
 
-COLLECT_EVERY = 32  # points; a run has switched off that it is done by itself
-QUEUES_EVERY = 8  # points: to compare them takes as long as all the rest
+COLLECT_EVERY = 32  # crash points between two garbage collections, which a run otherwise switches off
+QUEUES_EVERY = 8  # crash points between two comparisons of the queues, which take as long as all other checks
 
 
 class CrashPoints:
@@ -60,7 +60,7 @@ class CrashPoints:
             )
         if len(self.points) % COLLECT_EVERY == 0:
             gc.collect()
-            gc.freeze()  # what is garbage next time is of the brokers that were opened since
+            gc.freeze()  # so that the next collection looks only at brokers that were opened since
 
     def _open(self, broker: Broker, disk: Disk, powerless: bool) -> None:
         left = disk.as_powerless(self._chance) if powerless else disk.as_killed()
@@ -91,5 +91,5 @@ class CrashPoints:
             if not self._world.promises.may_have_read_damage(broker):
                 self._world.promises.compare_queues(broker, *queues)
                 node.store.tick(broker.clock.now_ms())
-                if not node.store.index.behind:  # on a full disk it has no room
+                if not node.store.index.behind:  # on a full disk the index has no room to catch up
                     self._world.promises.index_has_every_key(broker, node.store, stores.records_of(node.store))

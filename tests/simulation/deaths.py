@@ -73,7 +73,7 @@ def loses_nothing(world: World) -> bool:
 
 
 def has_slave_in_sync(broker: "Broker") -> bool:
-    """Returns True if a slave is in sync.  A SYNC_MASTER without such a slave settles alone, and its answer does not
-    say so (docs/consumption.md).
+    """Returns True if a slave is in sync.  Without a slave in sync, a SYNC_MASTER accepts acks alone, and its answer
+    does not say so (docs/consumption.md).
     """
     return broker.node is not None and any(slave.in_sync for slave in broker.node.status.slaves())

@@ -1,5 +1,5 @@
-"""Consumers of groups whose deliveries the broker keeps, in the simulated world.  It compares what each has received
-and acknowledged with all later deliveries.
+"""Consumers of groups whose deliveries the broker keeps, in the simulated world.  The module compares what each
+consumer has received and acknowledged with all later deliveries.
 """
 
 import random
@@ -41,7 +41,7 @@ ANY_ORDER, IN_ORDER, MORTAL = "any", "in-order", "mortal"
 GROUPS = ANY_ORDER, IN_ORDER, MORTAL
 MORTAL_ATTEMPTS = 2
 MESSAGE_GROUPS = "a", "b", "c"
-CLOCK_S = 0.002  # brokers count milliseconds
+CLOCK_S = 0.002  # brokers count whole milliseconds, so times differ by up to this much
 OK = broker_pb2.SendResponse.PUT_OK
 
 
@@ -64,8 +64,8 @@ class Place(NamedTuple):
 
 @dataclass(eq=False)
 class Delivery:
-    """A delivery of a message, as times of the simulation.  The delivery is exclusive from some moment between `began`
-    and `received` until `until` or later.
+    """A delivery of a message, as times of the simulation.  No other consumer may get the message from some moment
+    between `began` and `received` until `until` or later.
     """
 
     group: str
@@ -76,7 +76,7 @@ class Delivery:
     received: float
     until: float
     attempt: int
-    is_given_up: bool = False  # its client has asked for an earlier end, or for an ack
+    is_given_up: bool = False  # true if the client has asked for an earlier end or an ack
 
 
 @dataclass(eq=False)
@@ -91,20 +91,20 @@ class Deliveries:
     """The deliveries of a play, and what they promise.
 
     With SYNC_MASTER and SYNC_FLUSH, no fault of the play takes back a final answer.  In other modes a master may lack
-    the end of another master's log, or the end of its own log before its power went.  What is in the master's log
-    stays.
+    the end of another master's log, or the end of its own log before its power went.  A master must obey everything
+    that is in its log.
     """
 
     def __init__(self, world: "World") -> None:
         self._world = world
         self._loses_nothing = deaths.loses_nothing(world)
-        self._stored: set[bytes] = set()  # with OK
-        self._places: dict[bytes, Place] = {}  # of what was stored or delivered
+        self._stored: set[bytes] = set()  # bodies of messages whose send was OK
+        self._places: dict[bytes, Place] = {}  # the place of each message that was stored or delivered
         self._given: dict[tuple[str, bytes], list[Delivery]] = defaultdict(list)  # by group and body
         self._kept: list[Delivery] = []  # to be acknowledged, changed or forgotten later
         self._settlements: dict[tuple[str, bytes], list[Settlement]] = defaultdict(list)
-        self._forwards: set[tuple[str, bytes]] = set()  # that were asked for
-        self._dead: Counter[tuple[str, bytes]] = Counter()  # dead letters, in the end
+        self._forwards: set[tuple[str, bytes]] = set()  # moves to the dead letters that clients have asked for
+        self._dead: Counter[tuple[str, bytes]] = Counter()  # the dead letters at the end of the play
         self._broken: PromiseBroken | None = None
 
     # --- clients --------------------------------------------------------------------------------------------------
@@ -302,7 +302,7 @@ class Deliveries:
             if (settled_at := self._settled_at(key, history)) < one.began:
                 if not self._waited_behind_another(key, settled_at, history):
                     self._break(f"{one.body!r} is delivered to group {group} again, and was settled", one.body)
-                self._settlements.pop(key)  # it needs another one
+                self._settlements.pop(key)  # the message needs another settlement
             if group == MORTAL and one.attempt > MORTAL_ATTEMPTS:
                 self._break(f"{one.body!r} is delivered to group {group} for the {one.attempt}th time", one.body)
             for other in self._given[key]:
@@ -320,12 +320,14 @@ class Deliveries:
         self._kept += given
 
     def _break(self, what: str, body: bytes) -> None:
-        if not any(self._world.promoted.values()) and not self._may_lack_a_copy(body):  # by force, to heal
+        if not any(self._world.promoted.values()) and not self._may_lack_a_copy(
+            body
+        ):  # a forced promotion may lose deliveries
             raise PromiseBroken(what)
 
     def _may_lack_a_copy(self, body: bytes) -> bool:
-        """Returns True if the record that moved the message was unreadable at some time.  The message may then also be
-        where it was before.
+        """Returns True if the record that moved the message was unreadable at some time.  In that case, the message may
+        also still be at its former place.
         """
         unread = [broker for broker in self._world.brokers if broker.disk.unread_sectors]
         return any(
@@ -337,7 +339,9 @@ class Deliveries:
         )
 
     def _settled_at(self, key: tuple[str, bytes], history: History) -> float:
-        """Returns the time since which the message is settled for good, for a master with that history."""
+        """Returns the time of the answer that settled the message, or NEVER if a master with that history has no such
+        answer.
+        """
         return min(
             (one.change.answered_at for one in self._settlements.get(key, ()) if one.change.is_in(history)),
             default=NEVER,
@@ -348,7 +352,7 @@ class Deliveries:
 
     def _waited_behind_another(self, key: tuple[str, bytes], settled_at: float, history: History) -> bool:
         """Returns True if a settled message may come again because an earlier message of its order was not settled at
-        that time.  RocketMQ delivers such messages again, too.
+        that time.  RocketMQ also delivers messages again in this case.
         """
         group, body = key
         earlier = self._before(body, history) if group == IN_ORDER else ()
@@ -425,7 +429,7 @@ class Deliveries:
             settlements = self._settlements.get((group, body), ())
             is_acknowledged = any(not one.is_forward and one.change.is_in(history) for one in settlements)
             is_right = group == MORTAL or (group, body) in self._forwards
-            if group != IN_ORDER:  # there it may come again: `_waited_behind_another`
+            if group != IN_ORDER:  # an ordered message may come again, see `_waited_behind_another`
                 is_right = is_right and count == 1 and not is_acknowledged
             if not is_right:
                 self._break(f"{body!r} is {count} dead letters of group {group}: {settlements}", body)
@@ -444,7 +448,7 @@ class Deliveries:
 
 
 def _overlap(one: Delivery, other: Delivery) -> bool:
-    """Returns True if both deliveries were exclusive at the same moment.  `other` was received first."""
+    """Returns True if both deliveries were exclusive at the same moment."""
     if one.term != other.term or one.is_given_up or other.is_given_up:
         return False
     return other.received < one.began + _long(one) and one.received < other.began + _long(other)
@@ -464,7 +468,7 @@ def _records(data: bytes) -> Iterator[Record]:
 def play(world: "World", *, bad_disks: bool = False, full_disks: bool = False) -> Deliveries:
     deliveries = Deliveries(world)
     deliveries.make_groups(world.brokers[0])
-    world.pass_time(10.0)  # every broker has them
+    world.pass_time(10.0)  # by then, every broker has the groups
     deliveries.drain(deaths.play(world, deliveries.act, bad_disks=bad_disks, full_disks=full_disks))
     return deliveries
 

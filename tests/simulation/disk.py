@@ -15,7 +15,7 @@ from pathlib import Path
 from tests.simulation.threads import running_thread
 from tests.support.memory_files import SECTOR, MemoryFiles, PowerCut
 
-# What a call is done to, for counting the different places where a broker has died.
+# The parts of a store to which a call can belong, for counting the different places where a broker has died.
 _KINDS = ("commitlog", "consumequeue", "index", "config", "diverged", "rocketsim")
 
 
@@ -56,7 +56,7 @@ class Disk(MemoryFiles):
         self.before = self._before
         self.died_in: tuple[str, str] | None = None
         self.damages: list[Damage] = []
-        self.unread_sectors: set[tuple[Path, int]] = set()  # that a read ever failed at
+        self.unread_sectors: set[tuple[Path, int]] = set()  # sectors at which a read has ever failed
         self.watch: Callable[[str, Path], None] | None = None  # called before every call
         self.removed: Callable[[Path], None] | None = None  # called after a file is removed
 
@@ -150,7 +150,9 @@ class Disk(MemoryFiles):
 
     @contextmanager
     def undisturbed(self) -> Iterator[None]:
-        """Lets a test read the disk in a `with` block.  Faults that wait for the broker do not hit the test's reads."""
+        """Lets a test read the disk in a `with` block.  Faults that are planned for the broker do not hit the test's
+        reads.
+        """
         faults, self.faults = self.faults, []
         try:
             yield

@@ -37,7 +37,7 @@ class History(NamedTuple):
         return cls(broker.live.epochs.epochs.epochs)
 
     def position(self, log_offset: int) -> Position:
-        """Returns the position just after the byte before that offset."""
+        """Returns the position of that log offset, in the epoch of the byte before it."""
         epoch = [one for one in self.epochs if one.start_offset < log_offset or one is self.epochs[0]][-1]
         return Position(epoch.epoch, epoch.id, log_offset)
 
@@ -48,7 +48,9 @@ class History(NamedTuple):
         return bool(of) and all(one.start_offset >= position.log_offset for one in following)
 
     def has_some_after(self, position: Position) -> bool:
-        """Returns True if the history may have what was appended at that position next, in the same epoch."""
+        """Returns True if the history may have the first bytes that were appended after that position in the same
+        epoch.
+        """
         return self.has(position._replace(log_offset=position.log_offset + 1))
 
 
@@ -56,8 +58,8 @@ class History(NamedTuple):
 class Change:
     """A change that a client has asked a master for, and that the master has not refused.
 
-    `ends_at` is where the log ended when the answer came, so the change lies before it; None if no answer came.  If
-    `is_safe` is true, no fault of a play takes the change back.
+    The change is in the log before `ends_at`, where the log ended when the answer came.  If no answer came, `ends_at`
+    is None.  If `is_safe` is true, no fault of a play takes the change back.
     """
 
     begins_at: Position

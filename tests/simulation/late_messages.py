@@ -32,17 +32,18 @@ class LateMessages:
     """The messages with a delivery time, and what their brokers promise.
 
     With SYNC_MASTER and SYNC_FLUSH, no fault of the play takes back an OK.  In other modes a master may lack the end of
-    another master's log, or the end of its own log before its power went.  What is in the master's log stays.
+    another master's log, or the end of its own log before its power went.  A master must obey everything that is in its
+    log.
     """
 
     def __init__(self, world: "World") -> None:
         self._world = world
         self._loses_nothing = deaths.loses_nothing(world)
-        self._deliver_ms: dict[bytes, int] = {}  # of all that were sent
-        self._stored: set[bytes] = set()  # of these, those that are OK
-        self._prepared: list[bytes] = []  # OK, and to be ended
-        self._ends: dict[bytes, int] = {}  # what was asked for
-        self._ended: dict[bytes, list[Change]] = defaultdict(list)  # with OK
+        self._deliver_ms: dict[bytes, int] = {}  # the delivery time of each message that was sent
+        self._stored: set[bytes] = set()  # the bodies of the messages whose send was OK
+        self._prepared: list[bytes] = []  # open transactions whose half message is OK
+        self._ends: dict[bytes, int] = {}  # the resolution that a client has asked for
+        self._ended: dict[bytes, list[Change]] = defaultdict(list)  # the ends that were answered with OK
 
     # --- producers ------------------------------------------------------------------------------------------------
 
@@ -89,7 +90,7 @@ class LateMessages:
         body = self._prepared.pop(chance.randrange(len(self._prepared)))
         resolution = self._ends.setdefault(body, chance.choice((COMMIT, COMMIT, ROLLBACK)))
         if chance.random() < 0.3:
-            self._prepared.append(body)  # it is asked for again
+            self._prepared.append(body)  # a client asks for the same end again
         is_safe, change = self._loses_nothing and deaths.has_slave_in_sync(broker), Change.asked(broker)
         request = transactions_pb2.EndRequest(
             topic=TRADES, broker_name="broker-a", transaction_id=body.decode(), resolution=resolution

@@ -1,7 +1,7 @@
 """A network in memory below gRPC's own stubs and servicers: channels, servers and calls, message by message.
 
-Messages are bytes.  They arrive after a seeded delay, in order within a stream, and not while their direction is cut.
-A cut of one direction leaves streams half open, until a side with keepalive gives them up.  The connections of a
+Messages are bytes.  A message arrives after a seeded delay, in order within its stream, and not while its direction is
+cut.  A cut of one direction leaves streams half open, until a side with keepalive gives them up.  The connections of a
 killed process are reset; a machine that loses its power sends nothing.
 """
 
@@ -39,11 +39,13 @@ class Wire:
         self.servers: dict[str, Server] = {}
         self.dark: set[str] = set()  # hosts without power: they send nothing, not even a reset
         self.cuts: set[tuple[str, str]] = set()  # (from host, to host)
-        self.corruptions = 0  # in how many of the next large messages a bit flips
+        self.corruptions = 0  # the number of next large messages in which a bit flips
         self.calls: dict[int, _Connection] = {}
         self.numbers = count(1)
         self.answered: Callable[[str, str, Any, Any], None] = lambda *_: None  # (host, path, request, response)
-        self.told: Callable[[str, ServerCall, Any], None] = lambda *_: None  # a server takes a message of a stream
+        self.told: Callable[[str, ServerCall, Any], None] = lambda *_: (
+            None
+        )  # called when a server takes a message of a stream
         self.surprises: list[str] = []  # errors of servicers that are no refusals
 
     def cut(self, source: str, target: str) -> None:
@@ -69,9 +71,7 @@ class Wire:
         return self.chance.uniform(0.2, 1.0) * self.delay_s
 
     def may_corrupt(self, data: bytes) -> bytes:
-        """Flips a bit in the middle of some large messages.  Such messages have log bytes or records there, which have
-        checksums.
-        """
+        """Flips a bit in the middle of some large messages, which have log bytes or records with checksums there."""
         if not self.corruptions or len(data) < 300:
             return data
         self.corruptions -= 1
@@ -80,8 +80,8 @@ class Wire:
         return bytes(flipped)
 
     def died(self, host: str, *, silently: bool) -> None:
-        """Ends the connections of a host whose process has ended.  Peers learn of it, unless the machine has lost its
-        power (`silently`).
+        """Ends the connections of a host whose process has ended.  Peers notice the end, unless the machine has lost
+        its power (`silently`).
         """
         for address in [address for address in self.servers if host_of(address) == host]:
             del self.servers[address]
@@ -141,7 +141,7 @@ class _Way:
         self._connection = connection
         self._wire = connection.wire
         self.source, self.target = source, target
-        self._held: deque[Callable[[], None]] = deque()  # what a cut holds back
+        self._held: deque[Callable[[], None]] = deque()  # deliveries that a cut holds back
         self._last = 0.0
         self.arrived: deque[Any] = deque()
         self._reader: asyncio.Future[None] | None = None
@@ -293,7 +293,9 @@ class _Connection:
             self.server.lost()
 
     def reset_of_the_dead(self, host: str) -> None:
-        """Resets a connection that the machine does not know, because it has restarted."""
+        """Resets the connection if it belongs to an earlier life of this machine, which does not know the connection
+        after its restart.
+        """
         if host in self.dead_hosts:
             self.end_died(host, silently=False)
 
@@ -486,7 +488,7 @@ class Channel:
     ) -> Any:
         method = _Method(path, "unary_unary", request_serializer, response_deserializer)
 
-        async def call(request: Any, timeout: float | None = None, **_: Any) -> Any:  # noqa: ASYNC109 - as grpc has it
+        async def call(request: Any, timeout: float | None = None, **_: Any) -> Any:  # noqa: ASYNC109 - gRPC has it too
             made = ClientCall(self, method, timeout)
             try:
                 if not made.is_over:
@@ -573,7 +575,7 @@ class Server(grpc.aio.Server):
         if self._wire.servers.get(self._address) is self:
             del self._wire.servers[self._address]
         until = self._wire.loop.now + (grace or 0.0)
-        while self._running and self._wire.loop.now < until:  # noqa: ASYNC110 - its time costs nothing
+        while self._running and self._wire.loop.now < until:  # noqa: ASYNC110 - virtual time costs nothing
             await asyncio.sleep(min(0.01, until - self._wire.loop.now))
         for call in list(self._running.values()):
             call.lost()

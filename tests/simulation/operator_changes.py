@@ -40,8 +40,8 @@ class Deletion(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """A setting of the group.  Settings are numbered.  If the call of one setting ended before another setting's
-    `asked_at`, the other one is the later of the two.
+    """A numbered setting of the group.  If the call of one setting ended before another setting's `asked_at`, the other
+    one is the later of the two.
     """
 
     number: int
@@ -52,13 +52,14 @@ class Setting(NamedTuple):
 class OperatorChanges:
     """What brokers promise about an operator's changes.
 
-    Messages of a topic whose deletion was asked for are in no later topic of that name.  A change that a SYNC_MASTER
-    has answered with COMMIT_OK is on every later master whose log has what the log had by then.
+    If an operator has asked for the deletion of a topic, its earlier messages never appear in a later topic of the same
+    name.  When a SYNC_MASTER has answered COMMIT_OK to a change, the change is on every later master whose log has all
+    bytes that the log had at that time.
     """
 
     def __init__(self, world: "World") -> None:
         self._world = world
-        self._accepted_at: dict[bytes, float] = {}  # stored with OK, or prepared as a transaction
+        self._accepted_at: dict[bytes, float] = {}  # body -> when it was stored with OK or prepared as a transaction
         self.prepared: list[bytes] = []
         self._deletions: list[Deletion] = []
         self._settings: list[Setting] = []
@@ -95,8 +96,8 @@ class OperatorChanges:
         self._put(broker, body, message(TOPIC, body, chance.randrange(QUEUES)), accepted=True)
 
     def _send_late(self, broker: "Broker", chance: random.Random) -> None:
-        """Sends a message with a delivery time.  If the topic has been made again when the message is due, the new
-        topic gets it.
+        """Sends a message with a delivery time.  If an operator has deleted the topic and made it again by then, the
+        new topic gets the message.
         """
         body = self._body()
         at_ms = broker.clock.now_ms() + chance.choice((50, 400, 1200))
@@ -213,13 +214,15 @@ class OperatorChanges:
 
     def check(self, master: "Broker") -> None:
         self.raise_what_is_broken()
-        if any(self._world.promoted.values()):  # by force, to heal
+        if any(self._world.promoted.values()):  # forced promotions may lose changes
             return
         history = History.of(master)
         deleted_at = max((one.asked_at for one in self._deletions if one.change.is_in(history)), default=0.0)
         for body in self._visible(master):
             if self._accepted_at.get(body, deleted_at) < deleted_at:
-                raise PromiseBroken(f"{body!r} was sent to a topic that is deleted, and is in the next one of its name")
+                raise PromiseBroken(
+                    f"{body!r} was sent to a topic that was deleted later, and is in the next one of its name"
+                )
         self.check_settings(master)
 
     def check_settings(self, master: "Broker") -> None:
@@ -230,7 +233,9 @@ class OperatorChanges:
             if not change.is_in(history):
                 continue
             if group is None or self._over_at[group.retry_max_times] < asked_at:
-                raise PromiseBroken(f"{master.name} has {group}, and setting {number} was COMMIT_OK")
+                raise PromiseBroken(
+                    f"{master.name} has the group {group}, and the later setting {number} was COMMIT_OK"
+                )
 
     def _visible(self, master: "Broker") -> Iterator[bytes]:
         """Yields what readers find in the topic that exists now."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tests.simulation.promises import Message
     from tests.simulation.world import World
 
-DELAYS_MS = {1: 1000, 2: 3000}  # as the brokers are configured
+DELAYS_MS = {1: 1000, 2: 3000}  # delay level -> delay, equal to the brokers' configuration
 
 
 class _Told(NamedTuple):
@@ -36,8 +36,8 @@ class _Told(NamedTuple):
 
 
 class _Deletion(NamedTuple):
-    """A deletion after which a log with this history begins at `first`.  `last_ms` is the store time of the record
-    there.
+    """A deletion of log files.  The log with these epochs begins at `first` after the deletion, with a record whose
+    store time is `last_ms`.
     """
 
     first: int
@@ -101,8 +101,8 @@ class QueuePromises:
         self._told[queue][one.queue_offset] = _Told(self._world.loop.now, message, number, place)
 
     def answer_is_in_order(self, broker: Broker, wanted: int, records: Sequence[Record | None]) -> None:
-        """Checks that the records of a pull are consecutive, and that none comes before the requested offset.  None
-        stands for a damaged record.
+        """Checks that the records of a pull are consecutive, and that none comes before the requested offset.  A
+        damaged record is None in `records`.
         """
         offsets = [-1 if one is None else one.queue_offset for one in records]
         if not offsets:
@@ -118,7 +118,7 @@ class QueuePromises:
                 queues[one.topic, one.queue_id].append(one.queue_offset)
         for queue, offsets in queues.items():
             if any(other != offset + 1 for offset, other in pairwise(offsets)):
-                raise self._broken(f"{broker}: queue {queue} has offsets {offsets}")
+                raise self._broken(f"{broker}: queue {queue} has a gap or a repetition in its offsets {offsets}")
 
     def store_times_never_fall(self, broker: Broker, records: Sequence[Record]) -> None:
         for before, one in pairwise(records):
@@ -144,7 +144,7 @@ class QueuePromises:
         if first == self._first.get(broker.broker_id, 0):
             return
         self._first[broker.broker_id] = first
-        # A file counts by when it was last written to, which a clock that was put back may have said wrong.
+        # Retention goes by the time of a file's last write, which may be wrong if the clock was put back.
         last_ms = self._store_time_at(broker, first)
         epochs = broker.live.epochs.epochs.epochs
         now_ms = min(broker.clock.now_ms(), broker.live.broker.day_ms())
@@ -206,7 +206,7 @@ class QueuePromises:
             if one.topic != SCHEDULE_TOPIC or one.body in delivered or one.queue_id in waiting:
                 continue
             if one.properties.get(PROPERTY_REAL_TOPIC) in self._world.deleted_topics:
-                continue  # it is dropped if the topic is not there when it is due
+                continue  # the broker drops a delayed message whose topic is deleted when it is due
             if one.store_timestamp + DELAYS_MS[one.queue_id + 1] <= now_ms:
                 overdue.append(one.body[:20])
             else:

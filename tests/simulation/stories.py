@@ -35,7 +35,7 @@ def cut(world: World, one: str, other: str) -> None:
 
 
 def pair(world: World, messages: int) -> tuple[Broker, Broker]:
-    """Returns the master and its first slave, which follows the master.  So many messages are sent to the master."""
+    """Sends so many messages to the master.  Returns the master and its first slave, which follows the master."""
     master, slave = world.brokers[:2]
     follow(world, slave)
     send(world, master, messages)
@@ -83,8 +83,9 @@ def start_with_damaged_log(world: World, master: Broker) -> Path:
 
 
 def a_tail_is_cut_off_and_the_slave_dies(world: World) -> None:
-    """The master has records that its slave does not have.  It returns as a slave of the promoted one, cuts them, and
-    dies."""
+    """The master has records that its slave does not have.  After the slave's promotion, the old master returns as a
+    slave, cuts these records from its log, and dies.
+    """
     old, new = pair(world, 3)
     new.kill()
     send(world, old, 8)
@@ -169,8 +170,8 @@ def a_slave_is_to_be_promoted_while_the_other_one_follows_the_master(world: Worl
 
 
 def a_commit_reaches_no_slave(world: World) -> None:
-    """One slave is down and the other is cut off when the commit comes.  Then the master dies, and the second slave is
-    promoted.
+    """One slave is down and the other is cut off when the commit comes.  After the commit, the master dies, and the
+    slave that was cut off is promoted.
     """
     master, slave, *others = world.brokers
     follow(world, slave, *others)
@@ -204,8 +205,8 @@ def a_commit_is_on_one_slave_and_the_other_one_is_asked_first(world: World) -> N
 
 
 def a_slave_that_is_behind_hands_back_an_offset_before_another_one_brings_its_records(world: World) -> None:
-    """A power loss takes the end of the master's log.  A consumer has read that end, and commits at the slave that is
-    behind.  The master reaches this slave first.
+    """A power loss takes the end of the master's log, which a consumer has read.  The consumer commits at the slave
+    that lacks this end, and the returning master reaches this slave first.
     """
     master, behind, ahead = world.brokers
     follow(world, behind, ahead)
@@ -464,7 +465,7 @@ def a_master_loses_a_bit_of_what_its_slave_does_not_have(world: World) -> None:
 
 
 def a_slave_receives_more_while_it_syncs(world: World) -> None:
-    """An OK means in this mode that the slave has synced."""
+    """In this mode, an OK means that the slave has synced the message."""
     master, _ = pair_alone(world, 0)
     for number in range(40):
         world.clients.send(master, random.Random(number))
@@ -506,7 +507,9 @@ def readers_ask_for_what_no_slave_has(world: World) -> None:
 
 
 def a_consumer_reads_what_a_promoted_slave_has_not(world: World) -> None:
-    """The consumer and a planned range continue at the new master, whose queues have become as long by then."""
+    """A consumer and a planned range continue at the new master.  By then, the new master's queues are as long as the
+    old master's were, with other records.
+    """
     old, new = world.brokers[:2]
     follow(world, new)
     send(world, old, 3)
@@ -570,8 +573,8 @@ def a_slave_that_was_away_shows_what_its_master_has_lost(world: World) -> None:
 
 
 def lose_the_tail(world: World, master: Broker, slave: Broker, messages: int) -> None:
-    """Makes a master lose the end of its log.  The slave has received that end, and is killed.  The master has not
-    flushed it when the master's power goes.
+    """Makes a master lose the end of its log in a power loss, before the master has flushed that end.  The slave has
+    received the end, and is killed.
     """
     for number in range(messages):
         world.clients.send(master, random.Random(number))
@@ -617,7 +620,9 @@ def a_replaced_master_copies_again_what_has_expired_there(world: World) -> None:
 
 
 def a_replaced_master_on_a_full_disk_copies_again_what_it_has_just_deleted(world: World) -> None:
-    """Nobody checks the broker between the deletion of its first file and its new start from the beginning."""
+    """The broker deletes its first log file and then copies the log again from the beginning, and no check runs between
+    the two.
+    """
     old, new = a_replaced_master_with_more_files(world)
     old.fill()
     world.wire.delay_s = 0.3

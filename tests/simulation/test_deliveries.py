@@ -48,7 +48,7 @@ def test_settled_messages_stay_settled_while_disks_are_full():
 
 
 def confirm_acks_early(plant):
-    """Before disk and slave have them."""
+    """A broker confirms acks before its disk and its slave have them."""
 
     async def stored(self, appended, _):
         await asyncio.shield(appended)

@@ -42,7 +42,9 @@ def test_late_messages_come_once_while_disks_are_full():
 
 
 def test_late_messages_come_once_where_masters_die_between_a_copy_and_its_record(monkeypatch):
-    """Whoever is master next finds the copies; one that does not makes them again."""
+    """A new master finds the copies that the old one has made.  A planted bug lets the master forget them and make them
+    again.
+    """
     assert plays.totals("late-messages-half-copied", (2,))["stored"] > 10
 
     async def forget_copies(self):

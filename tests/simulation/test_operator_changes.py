@@ -32,7 +32,7 @@ def test_records_that_meet_a_deletion_on_its_thread_break_a_promise(monkeypatch:
 
 
 def test_readers_find_records_that_meet_a_deletion_in_the_next_topic(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the promise above says of tombstones, said by what consumers see."""
+    """The test above finds the bug by the broker's tombstones, and this one finds it by what consumers read."""
     monkeypatch.setattr(ConfigTable, "is_changing", lambda self, name: False)
     monkeypatch.setattr(OperatorChanges, "watch", lambda self, broker: None)
     with pytest.raises(PromiseBroken, match="is in the next one of its name"):
@@ -58,7 +58,7 @@ def commits_meet_a_deletion(world: World) -> None:
 
 
 def test_a_table_takes_its_time_to_be_written() -> None:
-    """Else nothing could meet a change on its thread."""
+    """If the write took no virtual time, no other call could come while the table is being written."""
     found: list[float] = []
 
     def story(world: World) -> None:
@@ -88,7 +88,7 @@ def promote(world: World, master: SimulatedBroker, slave: SimulatedBroker) -> bo
 
 
 def the_master_dies_behind_a_change(world: World) -> None:
-    """No slave has it: its stream has been cut just before."""
+    """The slave does not have the change, because its connection was cut just before."""
     master, slave = stories.pair(world, 3)
     changes = OperatorChanges(world)
     changes.set_group(master)
@@ -102,7 +102,7 @@ def the_master_dies_behind_a_change(world: World) -> None:
 
 
 def a_change_is_on_one_slave_and_the_other_is_to_be_promoted(world: World) -> None:
-    """Both have the same log but for the record behind the change."""
+    """The logs of both slaves are equal, except that only one has the record that follows the change."""
     master, has_it, lacks_it = world.brokers
     stories.follow(world, has_it, lacks_it)
     stories.send(world, master, 3)

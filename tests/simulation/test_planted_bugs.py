@@ -49,14 +49,14 @@ from tests.store import test_flush, test_full_disk, test_retention
 idle_queue_goes_on = (
     test_retention.test_the_offsets_of_an_idle_queue_go_on_after_its_messages_have_expired_and_the_broker_was_killed
 )
-SEEDS = 20  # the first one is near a seed that shows the bug
+SEEDS = 20  # the most seeds to try, beginning near a seed that shows the bug
 SYNC_MASTER_WITH_TWO_SLAVES = 161
 SYNC_MASTER_WITH_TWO_SLAVES_AND_NO_NAME_SERVER = 13
 SYNC_MASTER_SYNC_FLUSH = 4
 ASYNC_MASTER_SYNC_FLUSH = 2
 SYNC_MASTER_ASYNC_FLUSH = 5  # a seed in which a power loss takes the commits
 ASYNC_MASTER_ASYNC_FLUSH = 3
-WITH_RETENTION = 7  # as SYNC_MASTER_SYNC_FLUSH
+WITH_RETENTION = 7  # a seed with SYNC_MASTER, SYNC_FLUSH and retention
 STEPS = 150
 
 
@@ -87,12 +87,12 @@ def merge_offsets_backwards(plant):
 
 
 def lower_what_another_slave_may_bring(plant):
-    """A master that still waits takes over offsets up to where its queues end so far."""
+    """A master that still waits for slaves takes over offsets only up to the present ends of its queues."""
     plant(exchange, "Standing", SimpleNamespace(WAITING=None))
 
 
 def forget_commits_behind_zeros(plant):
-    """A start reads the journal of offsets up to the first zeros, and goes on behind all lines."""
+    """A start reads the journal of offsets only up to the first zeros, but appends after the last line."""
     honest = offset_journal._lines
 
     def lines(files, path):
@@ -103,7 +103,7 @@ def forget_commits_behind_zeros(plant):
 
 
 def answer_commits_unwritten(plant):
-    """A commit behind other lines of the journal is answered, and is in memory only."""
+    """A commit after other lines of the journal is answered although it is only in memory."""
     honest = OffsetJournal.append
     plant(OffsetJournal, "append", lambda self, *args, **more: self._end or honest(self, *args, **more))
 
@@ -149,7 +149,9 @@ def count_promotions_as_starts(plant):
 
 
 def believe_the_first_answer(plant):
-    """One name server's answer is enough, although it may have restarted and not know that this master was replaced."""
+    """A master relies on one name server's answer.  That name server may have restarted, and may not know that the
+    master was replaced.
+    """
     honest = Mastership.__init__
     plant(Mastership, "__init__", lambda self, *args, **more: honest(self, *args, **more | {"others": ()}))
 
@@ -164,7 +166,7 @@ def end_where_the_index_has_no_room(plant):
 
 
 def a_cut_marks_nothing(plant):
-    """When a sync of a cut fails, the next flush does not know of it."""
+    """When the sync of a cut fails, the next flush does not repeat that sync."""
 
     def marks_nothing(honest):
         def cut(self, *args):
@@ -190,7 +192,9 @@ def believe_every_generation(plant):
 
 
 def take_an_unreadable_flushed_offset_for_none(plant):
-    """As before the first flush: the checkpoint decides, and damage behind it is cut off."""
+    """A broker that cannot read its flushed offset starts as if it had never flushed: it relies on the checkpoint, and
+    cuts off damage after it.
+    """
     honest = FlushedOffset.load
 
     def load(self, *, log_is_empty):
@@ -236,7 +240,7 @@ def expire_by_the_wall_clock(plant):
 
 
 def expire_by_the_clock_of_a_slave(plant):
-    """And not by its master's log."""
+    """A slave deletes old files by its own clock, and not where its master's log begins."""
     expire_by_the_wall_clock(plant)
     plant(ReplicationSlave, "master_min_offset", None)
 
@@ -284,7 +288,7 @@ def show_the_logs_end(plant):
 
 
 def tell_nobody_of_what_is_gone(plant):
-    """Who has read what a promoted slave has not goes on at the offset as if nothing had been."""
+    """A consumer that has read records which a promoted slave lacks continues at its offset, and nobody tells it."""
     plant(PullPath, "_truncated", lambda *_: None)
 
 
@@ -293,7 +297,7 @@ def give_ranges_whatever_was_planned(plant):
 
 
 def pass_over_what_a_range_has(plant):
-    """A range goes on one message behind where it should."""
+    """A range continues one message too late."""
     honest = RangePath._frame
 
     def frame(self, *args):
@@ -315,13 +319,13 @@ def end_a_queue_early(plant):
 
 
 def find_what_is_younger(plant):
-    """A search by time gives the message behind."""
+    """A search by time returns the message after the right one."""
     honest = QueueReader.search_offset_by_time
     plant(QueueReader, "search_offset_by_time", lambda self, *args: honest(self, *args) + 1)
 
 
 def leave_a_key_out(plant):
-    """The index has all keys of a batch but the first one."""
+    """The index lacks the first key of each batch."""
     plant(index, "index_keys", lambda records: index_keys(records)[1:])
 
 
@@ -359,7 +363,7 @@ def test_a_planted_bug_fails_the_test_that_is_named_for_it(monkeypatch, tmp_path
 
 @functools.cache
 def keeps_every_promise(seed, story):
-    """Without a bug, which is played once for all that are shown by the same story."""
+    """Checks that the story breaks no promise without a bug.  Bugs that the same story shows share one such run."""
     World(seed).play(story)
 
 
@@ -612,7 +616,9 @@ def test_a_planted_bug_is_caught(monkeypatch, bug, first, broken_promises):
 
 
 def promote_the_slave_that_lags(world):
-    """The first slave has what was acknowledged, the second was away.  The master dies, and the second is promoted."""
+    """The first slave has all acknowledged messages, and the second one was away.  The master dies, and the second
+    slave is promoted.
+    """
     master, slave, lagging = world.brokers
     world.loop.run_until(lambda: all(broker.live.replication.slave.is_following() for broker in (slave, lagging)), 20.0)
     lagging.kill()

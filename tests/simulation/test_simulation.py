@@ -1,4 +1,4 @@
-"""The real brokers under random faults; a failure names its seed, which runs the same again."""
+"""Runs the real brokers under random faults.  A failure names its seed, which repeats the run exactly."""
 
 from itertools import takewhile
 
@@ -23,7 +23,7 @@ def test_no_promise_is_broken_whatever_happens(first):
 
 @pytest.mark.parametrize("seed", range(CRASH_SEEDS))
 def test_a_broker_may_die_before_any_call_of_its_disk(seed):
-    """By a kill and by a power loss."""
+    """A broker dies by a kill or by a power loss before each call to its disk."""
     world = World(seed)
     crash_points = CrashPoints(world)
     world.run(takewhile(lambda _: len(crash_points.points) < CRASH_POINTS, plan(seed, STEPS)))
@@ -51,7 +51,9 @@ def test_a_failing_run_is_shrunk_to_what_it_takes():
 
 
 def test_a_slave_that_was_away_may_show_what_its_master_has_lost(monkeypatch):
-    """And only that one: who was there all the time is asked before the master goes on."""
+    """Only a slave that was away may show such records, because a returning master asks all other slaves before it
+    continues.
+    """
     story = stories.a_slave_that_was_away_shows_what_its_master_has_lost
     World(ASYNC_MASTER_ASYNC_FLUSH).play(story)
     monkeypatch.setattr(World, "could_meet", lambda *_: True)

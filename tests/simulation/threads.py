@@ -2,8 +2,8 @@
 chooses.
 
 Brokers use `Threading` in place of the module `threading`.  A simulated thread runs until it waits (for a lock, a
-condition, its disk) and gives control back to the event loop, which resumes it later.  A flush therefore takes time, in
-which the loop appends.
+condition, its disk) and gives control back to the event loop, which resumes the thread later.  A flush therefore takes
+virtual time, in which the event loop can append more records.
 """
 
 import asyncio
@@ -202,7 +202,7 @@ class Lock:
         while self._owner is not None:
             if isinstance(self._owner, Thread):
                 if me == "loop":
-                    self._owner.resume()  # the loop waits for it, and nobody else runs meanwhile
+                    self._owner.resume()  # the event loop waits for the lock's owner, and nothing else runs meanwhile
                 else:
                     me.pause()
             else:

@@ -1,8 +1,9 @@
-"""VirtualLoop is an asyncio event loop whose time jumps to the next timer.  Process is code that runs on it.
+"""VirtualLoop is an asyncio event loop whose time jumps to the next timer.  A Process is code that runs on a
+VirtualLoop.
 
-The loop has one thread, uses no sockets and never waits, so the same seed always runs in the same way.  Whatever a
-process has begun (tasks, callbacks, timers, threads) has the process in its context, and stops at the moment when the
-process dies.
+The loop has one thread, uses no sockets and never waits, so the same seed always runs in the same way.  All tasks,
+callbacks, timers and threads of a process have the process in their context, and stop at the moment when the process
+dies.
 """
 
 import asyncio
@@ -13,7 +14,7 @@ from collections.abc import Callable, Coroutine
 from itertools import count
 from typing import Any
 
-# asyncio's own loop, as far as its types do not say what it is made of.
+# The base of asyncio's own loops.  It is `Any` because its types do not describe its private parts.
 _Base: Any = base_events.BaseEventLoop
 _current: contextvars.ContextVar["Process | None"] = contextvars.ContextVar("process", default=None)
 BEGIN_S = 1000.0
@@ -93,7 +94,7 @@ class _Selector:
 
     def select(self, timeout: float | None) -> list[Any]:
         if timeout is None:
-            raise RuntimeError("nothing is ready, and nothing will ever be")
+            raise RuntimeError("the loop has nothing to run, and no timer that could change this")
         if timeout > 0:
             self._loop.now += timeout
         return []
@@ -146,7 +147,7 @@ class VirtualLoop(_Base):  # type: ignore[misc]
     def call_later(
         self, delay: float, callback: Any, *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
-        # Unlike a real clock this one stands still: a wait for a remainder of rounding would never end.
+        # A virtual clock does not advance by itself, so a wait for a mere rounding error would never end.
         return self.call_at(
             self.now + (max(delay, SHORTEST_S) if delay > 0 else delay), callback, *args, context=context
         )
@@ -192,7 +193,7 @@ class VirtualLoop(_Base):  # type: ignore[misc]
         self.close()
 
     def _check_closed(self) -> None:
-        """Does nothing, so that late cleanup finds a loop that ignores it."""
+        """Does nothing, so that late cleanup code can use the loop after its end without an error."""
 
     def __del__(self) -> None:
         pass

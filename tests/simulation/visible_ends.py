@@ -1,5 +1,5 @@
-"""Checks up to where a SYNC_MASTER may show its log (I11): what slaves have acknowledged, and what existed before any
-slave.
+"""Checks up to where a SYNC_MASTER may show its log (I11): up to what slaves have acknowledged, or to what existed
+before any slave.
 
 The check uses what masters are told on their streams and where their logs end, not what they believe is confirmed.
 """
@@ -27,8 +27,8 @@ class _Stream:
 
 @dataclass
 class _Process:
-    """The process of a broker.  `shown` is the end of all that any reader may have seen, and `confirmed` is what a
-    slave has confirmed.
+    """The process of a broker.  `shown` is the highest log offset up to which any reader may have read, and `confirmed`
+    is the log offset up to which a slave has acknowledged.
     """
 
     run: int
@@ -44,7 +44,7 @@ class VisibleEnds:
         self._terms: set[tuple[int, int, object]] = set()
 
     def told(self, broker: Broker, call: ServerCall, message: Any) -> None:
-        """Notes that the broker takes that message of a slave's stream now."""
+        """Notes that the broker has received that message from a slave."""
         process = self._look(broker)
         match message.WhichOneof("kind"):
             case "handshake":
@@ -57,7 +57,7 @@ class VisibleEnds:
                 process.confirmed = max(process.confirmed, message.ack.ack_offset)
 
     def term_begins(self, broker: Broker, epoch: object) -> None:
-        """Notes that the broker's log decides what is true, up to its end now."""
+        """Notes that the broker is the master now, so that its whole log counts as true."""
         term = broker.broker_id, broker.run, epoch
         if term not in self._terms:
             self._terms.add(term)
@@ -65,8 +65,8 @@ class VisibleEnds:
             process.shown = max(process.shown, broker.live.store.end_offset)
 
     def of(self, broker: Broker) -> int:
-        """Returns the log offset up to which the broker shows records.  For a slave and an ASYNC_MASTER, that is the
-        end of the log.
+        """Returns the log offset up to which the broker shows records.  A slave and an ASYNC_MASTER show their whole
+        log.
         """
         end = broker.live.store.end_offset
         if not self._world.levels.sync_master or not broker.is_writable:
