@@ -117,7 +117,7 @@ def _cluster(name: str, values: Any) -> Cluster:
     given = {one: _option(one, values[camel(one)]) for one in DEFAULTS if camel(one) in values}
     try:
         return Cluster(values["nameServer"], ConnectionOptions(**given))
-    except WrongCommandLine as error:  # for example a certificate without its key
+    except WrongCommandLine as error:  # the options do not fit together, for example a certificate without its key
         raise _damaged(f"context {name!r}: {error}") from error
 
 

@@ -1,7 +1,7 @@
 """`rocketsim doctor`: checks what the commands and Spark need, and says how to get what is missing.
 
-Each check prints one line.  A failed check does not stop the next checks, because one cause often makes several checks
-fail.
+Each check prints one line.  All checks run even if some fail, because the failures together often show their common
+cause.
 """
 
 import os

@@ -65,8 +65,8 @@ class History:
 
 
 def first_reads(moments: Sequence[Moment], broker: tuple[str, int], since_s: float) -> float | None:
-    """Returns the first time after `since_s` at which the query had read more from this broker, or None if it has read
-    nothing since.
+    """Returns the time at which the query first read from this broker after `since_s`, or None if it has not read from
+    the broker since.
     """
     before = max((moment.served.get(broker, 0) for moment in moments if moment.at_s <= since_s), default=0)
     later = (moment for moment in moments if moment.at_s > since_s and moment.served.get(broker, 0) > before)
