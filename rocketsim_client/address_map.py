@@ -27,7 +27,7 @@ class AddressMap:
 
     @classmethod
     def parse(cls, text: str) -> "AddressMap":
-        """Raises InvalidParameter."""
+        """Parses the text of the option, and raises InvalidParameter if a rule is wrong."""
         rules = []
         for rule in filter(None, (piece.strip() for piece in re.split("[,;]", text))):
             pattern, equals, target = (piece.strip() for piece in rule.partition("="))

@@ -41,7 +41,7 @@ def is_address(text: str) -> bool:
 @cache
 def local_ipv4(peer: str) -> bytes:
     """Returns this machine's address as the server at `peer` sees it, which RocketMQ stores with a message.  Returns
-    the loopback address if it cannot be found out.  Sends nothing."""
+    the loopback address if this machine's own address cannot be found out.  Sends nothing."""
     host, _, port = peer.rpartition(":")
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

@@ -16,8 +16,8 @@ class ChangedAt(list[str]):
 
 
 class SlavesLeft(dict[int, str]):
-    """The addresses of the slaves that a broker still knows after one was removed, by broker id.  `commit_status`
-    says which brokers have stored the removal."""
+    """The addresses of the slaves that a broker still knows after one was removed, by broker id.  `commit_status` says
+    which brokers have stored that the slave was removed."""
 
     def __init__(self, addresses: Mapping[int, str], commit_status: CommitStatus) -> None:
         super().__init__(addresses)
@@ -27,7 +27,7 @@ class SlavesLeft(dict[int, str]):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfig:
     """A topic's settings on one broker.  `perm` is 4 to read, 2 to write, 6 for both.  `commit_status` says which
-    brokers have stored the change.  COMMIT_OK of a SYNC_MASTER means that a slave has it as well."""
+    brokers have stored the change.  After COMMIT_OK of a SYNC_MASTER a slave has the change, too."""
 
     topic_name: str
     read_queue_nums: int = 8
@@ -44,8 +44,8 @@ class SubscriptionGroupConfig:
     `which_broker_when_consume_slowly` when they fall behind.
 
     `group_retry_policy` is RocketMQ's JSON for the times after which a message that was not acknowledged is delivered
-    again.  An empty policy means RocketMQ's default.  `commit_status` says which brokers have stored the change.
-    COMMIT_OK of a SYNC_MASTER means that a slave has it as well.
+    again.  An empty policy means RocketMQ's default.  `commit_status` says which brokers have stored the change.  After
+    COMMIT_OK of a SYNC_MASTER a slave has the change, too.
     """
 
     group_name: str
@@ -162,8 +162,8 @@ class HaEpoch:
 @dataclass(frozen=True, slots=True)
 class HaStatus:
     """The replication of one broker: the end of its log, how far the log is flushed and confirmed, and a master's
-    slaves.  `epochs` are the leader epochs of its log, oldest first, and at most the newest 100.  An older broker
-    does not send them."""
+    slaves.  `epochs` are the leader epochs of its log, oldest first, and at most the newest 100.  A broker of an older
+    version sends no epochs."""
 
     address: str
     is_master: bool
@@ -201,7 +201,8 @@ class Promotion:
 
     @property
     def is_weaker(self) -> bool:
-        """True if `SEND_OK` meant before the promotion that a slave has the message, and no longer means it."""
+        """True if the promotion changed the broker from a SYNC_MASTER to an ASYNC_MASTER, so that `SEND_OK` no longer
+        means that a slave has the message."""
         return (self.former_role, self.broker_role) == ("SYNC_MASTER", "ASYNC_MASTER")
 
 

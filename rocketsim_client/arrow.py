@@ -1,8 +1,9 @@
 """Turns records into the Arrow columns that a schema names, without making a Python object for a row.  Pure.
 
-A frame becomes one RecordBatch, or several if its unpacked bodies would make a large one.  Values that are the same for
-consecutive rows (topic, broker name) are repeated, not read.  Properties are parsed only if the schema has a column for
-them.  `rocketsim_source` uses the same decoder, with more columns, for Spark's batches.
+A frame becomes one RecordBatch, or several if its unpacked bodies would make a large one.  A value that is the same for
+consecutive rows, such as the topic or broker name, is repeated without reading it from each record.  Properties are
+parsed only if the schema has a column for them.  `rocketsim_source` uses the same decoder, with more columns, for
+Spark's batches.
 """
 
 import json

@@ -12,8 +12,8 @@ MOST_AT_ONCE = 16
 
 
 def at_once(places: Iterable[str], call: Callable[[str], T]) -> tuple[dict[str, T], dict[str, RocketSimError]]:
-    """Returns the answers and the refusals of all places, each by place and in their order, when all calls have
-    ended.  An exception that is no RocketSimError is raised."""
+    """Calls all places, waits until all calls have ended, and returns the answers and the refusals, each by place and
+    in the order of `places`.  An exception that is no RocketSimError is raised."""
     asked = list(dict.fromkeys(places))
     answers: dict[str, T] = {}
     refusals: dict[str, RocketSimError] = {}

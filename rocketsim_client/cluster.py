@@ -47,8 +47,8 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-# A stream that lasts longer is opened again at the offsets that it has reached.  So a pull waits no longer than this
-# for a dead broker.
+# A stream that lasts longer is opened again at the offsets that it has reached, so that a pull waits no longer than
+# this for a dead broker.
 STREAM_DEADLINE_S = 10.0
 
 
@@ -201,7 +201,8 @@ class Cluster:
 
     @property
     def has_bad_addresses(self) -> bool:
-        """False if `bad_addresses` would be empty.  This property is cheaper than a call of `bad_addresses`."""
+        """True if at least one address recently did not answer.  Reading this property is cheaper than calling
+        `bad_addresses`."""
         return bool(self._unreachable)
 
     def bad_addresses(self) -> frozenset[str]:
@@ -225,12 +226,12 @@ class Cluster:
         left out, and unreachable ones come last.  With `only_this`, only the member with this broker id is returned, or
         None.
 
-        The route is asked for again in three cases, because it may have changed: no member is found, or the master was
-        wanted and cannot be chosen, or a member has failed.
+        Refreshes the route first if no member is found, if the wanted master cannot be chosen, or if an earlier member
+        has failed.
         """
         member = self._find(topic, broker_name, broker_id, tried, only_this)
-        # For a suggested slave that is not in the route, the route is not asked for again, because suggestions may name
-        # ids that do not exist.
+        # A suggested slave that is not in the route does not refresh the route, because brokers also suggest ids that
+        # do not exist.
         if member is None or (member.broker_id != broker_id and (tried or broker_id == MASTER_ID)):
             self.refresh_after_failure(topic)
             member = self._find(topic, broker_name, broker_id, tried, only_this)
@@ -266,7 +267,7 @@ class Cluster:
         only_this: bool = False,
     ) -> list[T]:
         """Calls one member after the other, in the order of `next_member`, until `is_enough` is true for an answer.
-        Returns all answers.  Raises only if no member answers.
+        Returns all answers.  Raises an error only if no member answers.
 
         After a slave has answered, a master that recently did not answer is not asked.
         """
@@ -332,8 +333,8 @@ class Cluster:
         fresh: bool = False,
         master_only: bool = False,
     ) -> dict[MessageQueue, QueueBounds]:
-        """Returns the first offset and the end of the topic's queues.  Each broker name gets one call, to its
-        master, or to a slave while it has no master.  A queue that its broker does not have is absent."""
+        """Returns the first offset and the end of the topic's queues.  Each broker name gets one call, to its master,
+        or to a slave while it has no master.  The result leaves out a queue that its broker does not have."""
         wanted = self.queues(topic, fresh=fresh) if queues is None else list(queues)
         found: dict[MessageQueue, QueueBounds] = {}
         for _, broker_name, members in by_broker(wanted):
@@ -359,13 +360,12 @@ class Cluster:
         group: str = "",
         closed: bool = False,
     ) -> dict[int, QueueBounds]:
-        """Returns the bounds of one broker's queues by queue id.  If no queue is named, or if a named queue does not
-        exist, it returns the bounds of all queues there, because a broker refuses a whole call that names an unknown
-        queue.
+        """Returns the bounds of one broker's queues by queue id.  Without names, these are all queues of the broker.  A
+        broker refuses a call that names an unknown queue, so the call is then repeated without names.
 
         `read_in` has the leader epochs in which the caller has read, and the answer says at which offsets they ended.
-        `group` is the group whose pulls of ranges the answer counts.  With `closed`, the answer also has named queues
-        that the topic no longer has, if the broker knows that option.
+        `group` is the group whose pulls of ranges the answer counts.  With `closed`, the answer also has those named
+        queues that the topic has no longer, if the broker is new enough for this option.
         """
 
         def call(member: Member) -> dict[int, QueueBounds]:
@@ -419,8 +419,8 @@ class Cluster:
         none.
 
         While the master does not answer, all slaves are asked, and the newest offset counts, because a SYNC_MASTER
-        waits for one slave only.  Slaves that do not answer are left out.  A queue is absent if no slave has an offset
-        for it, because the master may have one.
+        waits for one slave only.  Slaves that do not answer are left out.  The result leaves out a queue if no slave
+        has an offset for it, because the master may have one.
         """
         return group_offsets.committed(self, group, queues, zero_for_new_group=zero_for_new_group)
 
@@ -431,12 +431,13 @@ class Cluster:
         target: str = "masterFirst",
         timeout_s: float | None = None,
     ) -> CommitResult:
-        """Commits the next offsets to read.  The result says which broker took them, which brokers have them, and which
-        offsets the queues have now.  A queue that is absent from the result was not committed.  A lower offset changes
-        nothing.  All brokers are tried, and CommitFailed is raised, with the result, if any of them refused a part.
+        """Commits the next offsets to read.  The result says which broker took the offsets, which brokers have them,
+        and which offsets the queues have now.  A queue that is absent from the result was not committed.  A lower
+        offset changes nothing.  All brokers are tried, and CommitFailed is raised, with the result, if any of them
+        refused a part.
 
-        A broker refuses a commit as a whole.  A refused commit is therefore repeated in halves, so that one bad queue
-        does not keep the others from being committed.
+        A broker refuses a commit as a whole.  A refused commit is repeated in two halves, so that one bad queue does
+        not keep the other queues from being committed.
         """
         result = group_offsets.commit(self, group, offsets, target, timeout_s or self.timeout_s)
         if result.failures:
@@ -462,13 +463,13 @@ class Cluster:
     ) -> Iterator[PullFrame]:
         """Yields the records of `ranges` in large frames, and begins at the member that `broker_id_hint` names.
 
-        If a broker breaks off or stops answering, another member of the name is asked for the rest, but not with
-        `only_this`.  After `max_failures` failures without a frame between them it raises.  A range that a broker ends
-        early (`Segment.status`) is not asked for again, because only the caller can decide that.
+        If a broker breaks off or stops answering, another broker of the same name is asked for the rest, unless
+        `only_this` is set.  Raises an error after `max_failures` failures without a frame between them.  A range that a
+        broker ends early (`Segment.status`) is not asked for again, because only the caller can decide that.
 
         `read_in` has for each queue the leader epoch of the log when `until_offset` was read (`QueueBounds.log_epoch`).
-        If the epoch in `read_in` ended before `until_offset`, the broker ends the range at the end of the epoch with
-        OFFSET_TRUNCATED, because other messages may follow now.
+        If the epoch in `read_in` ended before `until_offset`, other messages may have taken the offsets after its end.
+        The broker then ends the range at the end of the epoch with OFFSET_TRUNCATED.
         """
         expression = TagExpression.parse(expression).text
         progress = RangeProgress(ranges)
@@ -511,7 +512,7 @@ class Cluster:
                     failures, failure = 0, None
                     tried.clear()
                     if isinstance(error, CallTimeout):
-                        continue  # only the stream's own deadline has passed, and the broker works
+                        continue  # this timeout is only the deadline of the stream, and the broker still works
                 failure = error if tells_more(error, failure) else failure
                 failures += 1
                 tried.append(member.address)

@@ -44,7 +44,7 @@ class Connection:
     tls: Tls | None = None  # None: plaintext
     program: str = ""  # a word that operators see before the host in a list of clients
     protocol: str = "auto"  # grpc for RocketSim's servers, remoting for Apache RocketMQ's
-    # The rest is for the remoting protocol only.
+    # The following fields are for the remoting protocol only.
     security_token: str = field(default="", repr=False)
     address_map: str = ""
     max_pulls_per_second: int = 0
@@ -94,12 +94,12 @@ class Connection:
 
         `protocol` is `grpc` for RocketSim's servers, `remoting` for Apache RocketMQ's, or `auto`, which finds out which
         of them a server speaks.  `program` is a word that operators see before this machine's name in a group's list of
-        clients.  Only RocketMQ's servers use the arguments that follow.  `security_token` belongs to temporary keys of
-        a cloud.  `address_map` (`10.0.0.3:10911=host:20911,10.0.*=host`) says where this machine reaches the addresses
-        that brokers advertise.  `max_pulls_per_second` limits the pulls of this process, and 0 means no limit.
-        `register_group` (`auto`, `true` or `false`) makes a group that commits visible to RocketMQ's tools.
-        `namespace` is the instance of a cloud, which the servers write before each topic and group (`INSTANCE%topic`).
-        `namespace_v2` is the namespace of RocketMQ 5, which is sent beside the names.
+        clients.  Only RocketMQ's servers use the arguments from `security_token` on.  `security_token` belongs to
+        temporary keys of a cloud.  `address_map` (`10.0.0.3:10911=host:20911,10.0.*=host`) says where this machine
+        reaches the addresses that brokers advertise.  `max_pulls_per_second` limits the pulls of this process, and 0
+        means no limit.  `register_group` (`auto`, `true` or `false`) makes a group that commits visible to RocketMQ's
+        tools.  `namespace` is the instance of a cloud, which the servers write before each topic and group
+        (`INSTANCE%topic`).  `namespace_v2` is the namespace of RocketMQ 5, which is sent beside the names.
         """
         for name, value, words in (("protocol", protocol, PROTOCOLS), ("register_group", register_group, REGISTER)):
             if value not in words:
@@ -150,8 +150,8 @@ def connection_of(
 ) -> Connection:
     """Makes a Connection from a client's arguments, or returns the Connection that the client got.
 
-    With a given Connection only the two times are allowed, and they hold for this client alone.  Other keywords raise
-    InvalidParameter.
+    If `where` is a Connection, only `timeout_s` and `poll_interval_s` may be given, and they hold for this client
+    alone.  Other keywords raise InvalidParameter.
     """
     given = {"timeout_s": timeout_s, "poll_interval_s": poll_interval_s}
     times: dict[str, Any] = {name: value for name, value in given.items() if value is not None}

@@ -44,13 +44,15 @@ def _rebuilt(kind: type[RocketSimError], args: tuple[Any, ...], facts: dict[str,
 
 
 class MessageIllegal(RocketSimError):
-    """A message breaks a rule.  Sending the message again cannot help."""
+    """A message cannot be sent as it is, for example because of its topic, its size or a property.  Sending the message
+    again cannot help."""
 
     code = 13
 
 
 class RowIllegal(MessageIllegal):
-    """A row of the columns given to `send_columns` breaks a rule: `row`, counted from 0, and `problem`."""
+    """A row of the columns given to `send_columns` is not a valid message.  `row` is the row's number, counted from 0,
+    and `problem` says what is wrong."""
 
     def __init__(self, topic: str, row: int, problem: str) -> None:
         super().__init__(f"topic {topic!r}: row {row}: {problem}")
@@ -73,7 +75,8 @@ class TopicNotExist(RocketSimError):
 
 class NoRoute(TopicNotExist):
     """No name server that answers knows a broker with the topic.  Either the topic was never created, or none of its
-    brokers runs, or the name servers have just started.  The topic may therefore exist."""
+    brokers runs, or the name servers have just started.  NoRoute therefore does not prove that the topic does not
+    exist."""
 
 
 class NoPermission(RocketSimError):
@@ -189,8 +192,8 @@ class BrokerNotExist(RocketSimError):
 
 
 class MasterNotExist(BrokerNotExist):
-    """The broker name has no master now, and its slave does not know the topic, queue or group.  The slave may
-    simply not have heard of it yet."""
+    """The broker name has no master now, and its slave does not know the topic, queue or group.  A new topic, queue or
+    group may not have reached the slave yet."""
 
 
 class BadAnswer(RocketSimError):
@@ -232,13 +235,15 @@ class CommitFailed(RocketSimError):
         self.result = result
 
 
-# A class that defines a code is the error for refusals with that code.  Its subclasses are special cases of it.
+# A class that defines a code is the error for refusals with that code.  Its subclasses, which define no code, are
+# special cases of that error.
 _BY_CODE = {
     kind.code: kind
     for kind in (*RocketSimError.__subclasses__(), *BrokerRefused.__subclasses__())
     if "code" in vars(kind)
 }
-# RocketMQ has one code for several errors.  RocketSim's servers tell some of them apart by gRPC's status.
+# Some codes of RocketMQ stand for several errors.  RocketSim's servers also send a gRPC status, which tells these
+# errors apart.
 _BY_STATUS = {"DATA_LOSS": StoreDamaged, "UNAUTHENTICATED": AccessDenied}
 
 

@@ -13,7 +13,7 @@ from rocketsim_proto.records.record import PROPERTY_TAGS
 from rocketsim_client.errors import ExpressionInvalid
 
 ALL = "*"
-# These types are not imported, because a query would wait for the imports at its start.
+# The types Records and Mask are not imported, because a query would wait for the imports at its start.
 Records = Any  # `rocketsim_proto.records.columnar.Records`
 Mask = Any  # npt.NDArray[np.bool_]
 

@@ -15,9 +15,9 @@ COMMIT_TARGETS = ("masterFirst", "masterOnly", "both")
 
 
 def newest_offsets(answers: Sequence[OffsetsAnswer]) -> dict[tuple[str, int], int]:
-    """Returns the offsets of one broker name by (topic, queue id).  The master answers last, and if it is among the
-    answers, its offsets count.  Without the master's answer the newest offset of each queue counts, by generation and
-    then by offset.  Pure."""
+    """Returns the offsets of one broker name by (topic, queue id).  The answer of the master comes last, and its
+    offsets replace those of the slaves.  Without an answer of the master, each queue gets the offset with the highest
+    generation, or the highest offset among equal generations.  Pure."""
     newest: dict[tuple[str, int], tuple[int, int]] = {}
     for answer in answers:
         if answer.broker_id == MASTER_ID:
@@ -81,7 +81,8 @@ def _commit(
         taker, status = cluster.ask(topic, broker_name, call, only_this=target == "masterOnly")
         result.broker_ids[broker_name] = taker
         if result.statuses.get(broker_name, CommitStatus.COMMIT_OK) is CommitStatus.COMMIT_OK:
-            result.statuses[broker_name] = status  # a broker name is OK only if all its queues are
+            # The first status other than COMMIT_OK stays for the whole broker name.
+            result.statuses[broker_name] = status
         if target == "both":
             for broker_id in cluster.addresses(topic, broker_name):
                 if broker_id != taker:

@@ -34,7 +34,7 @@ class MessageView:
 
     @property
     def record(self) -> Record:
-        """All fields as they are in the log."""
+        """The decoded record, with all its fields as they are in the broker's log."""
         if self._record is None:
             try:
                 self._record = record.decode(self._data, self._start, check_crc=False)
@@ -141,7 +141,7 @@ class MessageView:
 
     @property
     def reconsume_times(self) -> int:
-        """How often the message was delivered before.  Only retry copies and dead letters have this count."""
+        """How often the message was delivered before.  The count is 0 except in retry and dead-letter topics."""
         return self.record.reconsume_times
 
     @property
@@ -169,7 +169,8 @@ class FoundMessages(list[MessageView]):
 
 
 class Messages(Sequence[MessageView]):
-    """Received messages.  The messages of a pull are in queue order.  `records` has the same messages as columns."""
+    """Received messages.  The messages of a pull are in queue order.  `records` has the fields of these messages as
+    numpy columns."""
 
     def __init__(self, records: Records, data: bytes, broker_name: str) -> None:
         self.records = records

@@ -21,9 +21,9 @@ from rocketsim_client.errors import MessageIllegal
 
 
 class SendStatus(IntEnum):
-    """RocketMQ's SendStatus (table D4), with the numbers of broker.proto.  With every status but SPOOLED the message
-    is stored on the master.  SPOOLED means that it is on this machine's disk and, as far as the producer knows, on
-    no broker."""
+    """RocketMQ's SendStatus (table D4), with the numbers of broker.proto.  With every status but SPOOLED the message is
+    stored on the master.  SPOOLED means that the message is on this machine's disk and, as far as the producer knows,
+    on no broker."""
 
     SEND_OK = 0
     FLUSH_DISK_TIMEOUT = 1
@@ -36,9 +36,8 @@ class CommitStatus(IntEnum):
     """Says which brokers have a commit of an offset, an ack or nack, or an operator's change.  The numbers are those of
     message.proto.
 
-    After `COMMIT_OK` of a SYNC_MASTER one of its slaves has the change, too.  The change then survives the loss of one
-    broker, as long as the slaves of the name answer.  After `COMMIT_OK` of an ASYNC_MASTER it may be lost with the
-    master.
+    A change with `COMMIT_OK` of a SYNC_MASTER is on one of its slaves, too, and survives the loss of one broker as long
+    as the slaves of the broker name answer.  A change with `COMMIT_OK` of an ASYNC_MASTER may be lost with the master.
     """
 
     UNSAID = 0  # the broker is too old to tell
@@ -91,7 +90,7 @@ class Message:
     The message is delivered after a delay if `delay_level` is set (1 to 18 with RocketMQ's levels: 1 s to 2 h), or at
     the time `deliver_at`, a datetime or seconds since 1970, but not both.  Messages with the same `message_group` go to
     one queue, in the order of their sends.  `Producer.send` says what delivery times and message groups promise.
-    `Producer.send` also has arguments for both, for messages that have neither.
+    `Producer.send` also takes a delivery time and a message group as arguments, for messages without their own.
     """
 
     __slots__ = (
@@ -130,7 +129,8 @@ class Message:
         self.flag = flag
         self.delay_level = delay_level
         self.deliver_at = deliver_at
-        self.deliver_ms = 0  # `deliver_at` in milliseconds since 1970, set by the producer in its copy
+        # `deliver_at` in milliseconds since 1970, which the producer sets in its own copy of the message.
+        self.deliver_ms = 0
         self.message_group = message_group
         self.wait_store_msg_ok = wait_store_msg_ok
 
@@ -257,12 +257,13 @@ class BatchPart:
     queue_offsets: Sequence[int]
     store_host: bytes = b""
     commit_log_offsets: Sequence[int] = field(default_factory=list)
-    # If the rows had to go to several brokers: each message's frame, and the message's number in that frame.
+    # If the rows went to several brokers, `places` has each message's frame, and the message's number in that frame.
     places: "Sequence[tuple[BatchPart, int]]" = ()
 
     @classmethod
     def joined(cls, parts: "Sequence[tuple[BatchPart, Sequence[int]]]") -> "BatchPart":
-        """Joins frames to one part.  Each frame comes with the numbers that its messages have in the joined part."""
+        """Makes one part of several acknowledged frames.  Each frame comes with the numbers that its messages get in
+        the new part."""
         places = dict(sorted((row, (part, at)) for part, rows in parts for at, row in enumerate(rows))).values()
         return cls(
             max(part.send_status for part, _ in parts),
@@ -287,9 +288,9 @@ class BatchPart:
 
 @dataclass(frozen=True, slots=True)
 class QueueBounds:
-    """The first offset of a queue and its exclusive end.  `broker_id` is that of the broker that answered, and 0 is
-    the master.  If the topic's number of read (write) queues was reduced, a queue beyond that number still exists,
-    but is not `readable` (`writable`): it cannot be pulled (sent to)."""
+    """The first offset of a queue and its exclusive end.  `broker_id` is that of the broker that answered, and 0 is the
+    master.  A queue beyond the topic's reduced number of read queues still exists, but is not `readable`, so it cannot
+    be pulled.  A queue beyond the reduced number of write queues is not `writable`, so nothing can be sent to it."""
 
     min_offset: int
     max_offset: int
@@ -317,7 +318,7 @@ class QueueRange(NamedTuple):
 
 
 class OffsetRange(NamedTuple):
-    """The messages [from_offset, until_offset) of one queue, with the broker name in the queue."""
+    """The messages [from_offset, until_offset) of one queue, whose broker name is part of `queue`."""
 
     queue: MessageQueue
     from_offset: int
@@ -350,7 +351,7 @@ class Segment:
 
     @property
     def ends_range(self) -> bool:
-        """True if the broker ended the range at `next_offset`, finished or not."""
+        """True if the broker sends no more of this range after `next_offset`, even if the range is not finished."""
         return self.status not in _RANGE_CONTINUES
 
 

@@ -1,7 +1,8 @@
 """The producer: blocking, asynchronous, one-way and batch sends over one outbox.
 
-If a blocking send finds its lane idle, the caller's thread sends the message itself.  Other messages wait for a sender
-thread, at most for the linger time, and leave with others for the same broker.
+If no other message of its lane (broker, topic and kind of send) is waiting or being sent, a blocking send sends its
+message in the caller's own thread.  All other messages wait for a sender thread, at most for the linger time, and share
+a batch with messages for the same broker.
 """
 
 import atexit
@@ -71,15 +72,15 @@ class Producer:
     asynchronous message waits for `linger_s` (0.002) for others to share its batch.  A route is used for
     `poll_interval_s` (30).
 
-    `batch_bytes` is the size of a batch.  Columns travel in frames of eight times that size, 4 MiB at most.
+    `batch_bytes` is the size of a batch.  Arrow columns travel in frames of eight times `batch_bytes`, 4 MiB at most.
     `max_in_flight` limits the batches that a lane (broker, topic, kind) may have under way.  `buffer_bytes` limits the
-    bytes that are accepted and not acknowledged.  A send waits while this limit is reached.
+    bytes that are accepted and not acknowledged, and a send waits while that limit is reached.
 
     `spool` is a directory, for this producer alone, that keeps the messages which no broker takes.  A SPOOLED message
     is on this machine's disk, of which the spool uses `spool_bytes` at most.  A spooled message is sent later, if this
     producer ends by the next one with the same directory.  The constructor raises SpoolUnusable if the spool cannot be
-    opened.  `spool_until` has the statuses with which a message may leave the spool.  With any other status the message
-    stays, and is sent again under the same id.
+    opened.  `spool_until` has the statuses with which a message may leave the spool.  A message that a broker stores
+    with any other status stays in the spool, and is sent again under the same id.
 
     `access_key` and `secret_key` are the user and password that calls are signed with, for servers with access control.
 
@@ -170,7 +171,8 @@ class Producer:
         self._is_closed = False
         self._start(spool_options, chance or random.Random())
         # At the end of the process, a producer that was not closed still sends the messages that it has accepted.  The
-        # reference is weak: sender threads keep the outbox alive, and an outbox without them has nothing to send.
+        # reference to the outbox is weak, so that a forgotten producer can be freed.  Sender threads keep an outbox
+        # alive that still has messages to send.
         self._at_exit = _close_if_alive(weakref.ref(self._outbox))
         atexit.register(self._at_exit)
         forks.watch(self)
@@ -253,9 +255,9 @@ class Producer:
 
         With `deliver_at` the message reaches its topic at that time of the broker's clock, or up to a second later.
         `deliver_at` is a datetime (without a time zone: this machine's local time), or seconds since 1970, at most
-        three days ahead.  A time that has passed means no delay.  The offset in the result of a delayed message is that
-        of the topic where the message waits.  Delayed messages of one `message_group` are delivered in the order of
-        their times, and within a second in the order of their sends.
+        three days ahead.  A `deliver_at` in the past means no delay.  The result of a delayed message has the message's
+        offset in the internal topic where it waits.  Delayed messages of one `message_group` are delivered in the order
+        of their times, and within a second in the order of their sends.
 
         Raises SendFailed if no broker has acknowledged the message within the timeout and the retries.  With a spool
         only SpoolFailed is raised.  Raises MessageIllegal if the message breaks a rule.
@@ -282,8 +284,8 @@ class Producer:
         deliver_at: datetime | float | None = None,
     ) -> "Future[SendResult]":
         """Accepts the message and returns at once.  The call waits only while `buffer_bytes` are accepted and not
-        acknowledged.  The timeout begins when the message's batch leaves.  Callbacks run in a sender thread, so they
-        must not send and wait.  `deliver_at` is as for `send`."""
+        acknowledged.  The timeout begins when the message's batch leaves.  A callback of the future runs in a sender
+        thread, so it must not wait for another send.  `deliver_at` is as for `send`."""
         return self._accept(message, queue, one_of(message_group, key), Kind.ASYNC, deliver_at=deliver_at)
 
     def send_oneway(
@@ -307,8 +309,8 @@ class Producer:
     def send_batch(
         self, messages: Sequence[Message], *, queue: MessageQueue | None = None, timeout_s: float | None = None
     ) -> SendResults:
-        """Sends messages of one topic into one queue, with consecutive offsets, in as few frames as
-        `max_message_size` allows.  Raises unless all are acknowledged.  SendFailed says how many were."""
+        """Sends messages of one topic into one queue, with consecutive offsets, in as few frames as `max_message_size`
+        allows.  If not all messages are acknowledged, raises SendFailed, whose text says how many were."""
         frames = self._admission.frames(messages)
         topic = messages[0].topic
         target = self._queue_choice.choose(topic) if queue is None else own_queue(queue, topic)
@@ -331,10 +333,10 @@ class Producer:
     ) -> SendResults:
         """Sends Arrow columns, one message for each row, without making Python objects for the rows.  Bodies are
         binary; tags, keys and message groups are strings; properties are a map.  Returns when all rows are
-        acknowledged.  The results are in the order of the frames, which is that of the rows if no row has a message
-        group.  Rows of one message group keep their order.  A null counts as no message group.  `msg_ids` are the
-        rows' ids (UNIQ_KEY), for a caller that may send the same rows again.  `sharding_keys` is an older name of
-        `message_groups`."""
+        acknowledged.  If no row has a message group, the results are in the order of the rows, otherwise in the order
+        of the frames that were sent.  Rows of one message group keep their order.  A null counts as no message group.
+        `msg_ids` are the rows' ids (UNIQ_KEY), for a caller that may send the same rows again.  `sharding_keys` is an
+        older name of `message_groups`."""
         return self.wait_for(
             self.send_columns_async(
                 topic,
@@ -411,8 +413,9 @@ class Producer:
                 transaction.send(Message("Orders", b"paid"))
                 database.commit()
 
-        `timeout_s` is the limit of the send, and again of the commit.  If a transaction does not end, because this
-        process has died or the answer was lost, the broker asks the `checker` of a producer about it.
+        `timeout_s` is the limit of the send, and again of the commit.  If neither a commit nor a rollback reaches the
+        broker, for example because this process has died, the broker asks the `checker` of one of the topic's producers
+        how to end the transaction.
         """
         self._check_open()
         return Transaction(self._transactions, self._half, self._options.timeout_s if timeout_s is None else timeout_s)
@@ -443,9 +446,9 @@ class Producer:
         return self._own_spool().status()
 
     def drain_spool(self, timeout_s: float | None = None) -> None:
-        """Returns when no message waits in the spool any more.  Raises CallTimeout if some still wait after
-        `timeout_s`.  Raises at once if this producer will not send the messages, which is ClientClosed after `close`,
-        or SpoolUnusable if the spool has failed or belongs to the parent process."""
+        """Returns when no message waits in the spool any more.  Raises CallTimeout if messages still wait after
+        `timeout_s`.  Raises ClientClosed at once after `close`.  Raises SpoolUnusable at once if the spool has failed
+        or belongs to the parent process."""
         spool = self._own_spool()
         if not spool.wait_until_empty(timeout_s):
             raise CallTimeout(f"messages still wait in the spool after {timeout_s} s: {spool.status()}")

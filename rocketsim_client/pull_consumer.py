@@ -69,9 +69,9 @@ class PullConsumer:
     called.  Without a name server, `brokers` says where the brokers are: broker name -> broker id -> `host:port`.
 
     `timeout_s` (3, or the Connection's) is the limit of each call to one broker.  A route is used for `poll_interval_s`
-    (30).  `timeout_ms` and `poll_name_server_interval_ms` are older names of these two, in milliseconds.  `access_key`
-    and `secret_key` are the user and password that calls are signed with, for servers with access control.  `tls`,
-    `tls_ca`, `tls_cert` and `tls_key` are as for Cluster.
+    (30).  `timeout_ms` and `poll_name_server_interval_ms` are older names of `timeout_s` and `poll_interval_s`, in
+    milliseconds.  `access_key` and `secret_key` are the user and password that calls are signed with, for servers with
+    access control.  `tls`, `tls_ca`, `tls_cert` and `tls_key` are as for Cluster.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class PullConsumer:
         self.close()
 
     def close(self) -> None:
-        """Closes the consumer.  Pulls that are under way end."""
+        """Closes the consumer.  Pulls that are still waiting for an answer end, too."""
         self._closed.set()
         if self._owns_cluster:
             self._cluster.close()
@@ -155,8 +155,9 @@ class PullConsumer:
         or for the given number of seconds.  `expression` selects by tags, as in "TagA || TagB", or by an
         `SqlExpression`.
 
-        OFFSET_ILLEGAL with OFFSET_TRUNCATED means that a slave was promoted which did not have all messages that this
-        consumer has read.  The messages from `next_begin_offset` on are others, which were not read yet.
+        OFFSET_ILLEGAL with the broker's status OFFSET_TRUNCATED means that a slave became the master without all the
+        messages that this consumer has read.  Other messages, which this consumer has not read, then begin at
+        `next_begin_offset`.
         """
         if offset < 0 or max_msg_nums < 1 or max_msg_bytes < 0:
             raise InvalidParameter(
@@ -210,7 +211,8 @@ class PullConsumer:
         if answer.count or answer.records:
             messages = Messages(self._checked(queue, answer, selection), answer.records, queue.broker_name)
             if status is PullStatus.FOUND and not messages:
-                # The client's filter selected no message: tags only had the same hash code, or the condition is false.
+                # The client's filter selected no message.  The tags only shared a hash code with the wanted ones, or
+                # the SQL condition was false.
                 status = PullStatus.NO_MATCHED_MSG
         return PullResult(
             status,
@@ -276,12 +278,13 @@ class PullConsumer:
         """Reads the topic's messages as Arrow batches, up to the present ends of its queues.  Messages of a queue are
         in order.  Commits no offsets.
 
-        `queues`: reads only these queues.  `start` is `"earliest"`; or `"committed"` for the group's offsets, and the
-        first message in queues without one; or a store time in ms since 1970; or an offset for each queue, and then
-        other queues are not read.  `end` has for each queue the offset to stop before.  `expression` selects messages
-        as in `pull`.  `columns` are some of topic, brokerName, queueId, queueOffset, msgId, keys, tags, body, flag,
-        bornTimestamp, storeTimestamp, reconsumeTimes, messageGroup, properties, bornHost, storeHost.  If `columns` is
-        None, the batches have all columns but the hosts.
+        `queues` limits the read to these queues.  `start` is `"earliest"`, `"committed"`, a store time in ms since
+        1970, or an offset for each queue.  With `"committed"`, a queue in which the group has no offset is read from
+        its first message.  With an offset for each queue, other queues are not read.  `end` has for each queue the
+        offset to stop before.  `expression` selects messages as in `pull`.  `columns` are some of topic, brokerName,
+        queueId, queueOffset, msgId, keys, tags, body, flag, bornTimestamp, storeTimestamp, reconsumeTimes,
+        messageGroup, properties, bornHost, storeHost.  If `columns` is None, the batches have all columns but the
+        hosts.
 
         Raises OffsetIllegal, here or while batches are read, if the queue does not have these offsets, or no longer has
         them.
@@ -342,14 +345,14 @@ class PullConsumer:
     # --- the group's offsets --------------------------------------------------------------------------------------
 
     def committed(self, queue: MessageQueue) -> int:
-        """Returns the next offset to read, or -1 if the queue's master says that the group has none.  While the
-        master does not answer, returns the newest offset of its slaves.  Raises MasterNotExist if no slave has one,
-        because the master may have one."""
+        """Returns the next offset to read, or -1 if the queue's master says that the group has none.  While the master
+        does not answer, returns the newest offset of its slaves.  Raises MasterNotExist if only slaves answer and none
+        of them has an offset, because the master may have one."""
         return self.committed_all([queue])[queue]
 
     def committed_all(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:
-        """Returns the next offset to read of many queues, like `committed`.  MasterNotExist names the queues for
-        which only a slave answered, and had no offset."""
+        """Returns the next offset to read of many queues, like `committed`.  MasterNotExist names the queues whose
+        master does not answer and whose slaves have no offset."""
         found = self._cluster.committed(self.group, queues)
         if unknown := sorted(set(queues) - found.keys()):
             raise MasterNotExist(
@@ -359,9 +362,10 @@ class PullConsumer:
         return found
 
     def commit(self, queue: MessageQueue, offset: int) -> int:
-        """Commits the next offset to read, at the master, or at another broker of the name while the master does not
-        answer.  Returns the queue's offset after the commit.  A lower offset changes nothing.  `commit_all` also
-        says which brokers have the offset: after COMMIT_OK of a SYNC_MASTER it survives the loss of one broker."""
+        """Commits the next offset to read at the queue's master, or at a slave while the master does not answer.
+        Returns the queue's offset after the commit.  A lower offset changes nothing.  The result of `commit_all` also
+        says which brokers have the offset.  After COMMIT_OK of a SYNC_MASTER the offset survives the loss of one
+        broker."""
         return self.commit_all({queue: offset}).offsets[queue]
 
     def commit_all(self, offsets: Mapping[MessageQueue, int]) -> CommitResult:

@@ -9,13 +9,13 @@ if TYPE_CHECKING:  # a query would wait for this import at its start
     import numpy as np
     import numpy.typing as npt
 
-# Bytes of a frame.  Its fixed cost is small at this size, and larger frames were not faster.
+# Bytes of a frame.  The fixed cost of a frame is small at this size, and larger frames were not faster.
 FRAME_BYTES = 3 << 20
 
 
 class RangeProgress:
-    """How far each range of a pull is.  The numbers of ranges in segments are translated to the caller's, because
-    each new stream asks only for the rest of the ranges that are not finished."""
+    """How far each range of a pull has been read.  Each new stream has only the unfinished ranges, so the numbers of
+    ranges in its segments are translated to the numbers in the caller's list."""
 
     def __init__(self, ranges: Ranges) -> None:
         self._ranges: list[QueueRange | OffsetRange] = list(ranges)
@@ -25,8 +25,8 @@ class RangeProgress:
         self._steps = 0
 
     def open_ranges(self) -> list[QueueRange | OffsetRange]:
-        """Returns the ranges that are not finished, each from its next offset on.  The segments of the next frames are
-        numbered by this list."""
+        """Returns the ranges that are not finished, each from its next offset on.  Segments of the next frames give the
+        number of their range in this list."""
         self._asked = [index for index, is_open in enumerate(self._open) if is_open]
         return [self._ranges[index]._replace(from_offset=self._next[index]) for index in self._asked]
 

@@ -5,9 +5,10 @@ table to users.
 `another`  another member of the broker name is asked at once
 `read`     the same question is asked again a moment later: pulls by a task (pullRetries), bounds, searches and offsets
            by the driver (the queues wait meanwhile), commits (commitRetries, then the next round)
-`send`     the message is sent again, to another broker name if it may move, else to the same.  These are RocketMQ
-           4.9's codes (TOPIC_NOT_EXIST, SERVICE_NOT_AVAILABLE, SYSTEM_ERROR, NO_PERMISSION, NO_BUYER_ID,
-           NOT_IN_CURRENT_UNIT), and 5.x's SYSTEM_BUSY, after which the broker has stored nothing
+`send`     the message is sent again, to another broker name if it may move, else to the same.  RocketMQ 4.9
+           sends again after the same codes (TOPIC_NOT_EXIST, SERVICE_NOT_AVAILABLE, SYSTEM_ERROR, NO_PERMISSION,
+           NO_BUYER_ID, NOT_IN_CURRENT_UNIT).  This client also sends again after 5.x's SYSTEM_BUSY, because the
+           broker has stored nothing
 """
 
 import math
@@ -38,7 +39,8 @@ from rocketsim_client.model import MASTER_ID
 
 class Another(StrEnum):
     YES = "yes"
-    OF_A_SLAVE = "if a slave says it"  # a slave may not know a new topic or group yet, but a master's answer is final
+    # Only a slave's answer leads to another member, because a slave may not know a new topic or group yet.
+    OF_A_SLAVE = "if a slave says it"
     BY_A_TASK = "by a task"  # a task asks another member, but a pull of single messages raises the error
     NO = "no"
 
@@ -70,7 +72,7 @@ RETRY_RULES: dict[type[RocketSimError], RetryRule] = {
     TlsFailed: RetryRule(Another.NO, read=False, send=True),
 }
 NO_RETRY = RetryRule(Another.NO, read=False, send=False)
-# Other refusals of a broker (BrokerRefused) have one of these codes if a send is repeated after them.
+# A send that was refused with a plain BrokerRefused is repeated only after these codes.
 SENT_AGAIN = frozenset({1, 204, 205})
 
 
@@ -79,7 +81,8 @@ def retry_rule_of(error: BaseException) -> RetryRule:
 
 
 def another_may_do_better(error: RocketSimError, broker_id: int) -> bool:
-    """Returns True if another member of the name should be asked after this one has failed."""
+    """Returns True if another member of the broker name should be asked after the member with `broker_id` has
+    failed."""
     match retry_rule_of(error).another:
         case Another.YES:
             return True
@@ -101,8 +104,8 @@ def is_worth_sending_again(error: BaseException) -> bool:
 
 
 def tells_more(error: RocketSimError, than: RocketSimError | None) -> bool:
-    """Returns True if the caller should get `error` rather than `than`, when several members have failed.  A
-    server's answer tells more than a timeout, and a slave's answer that something does not exist tells least."""
+    """Returns True if `error` says more to the caller than the earlier error `than`, when several members have failed.
+    A server's answer tells more than a timeout, and a slave's answer that something does not exist tells least."""
     return than is None or _rank(error) >= _rank(than)
 
 

@@ -7,7 +7,7 @@ from rocketsim_client.model import MASTER_ID, MessageQueue
 
 PERM_READ = 4
 PERM_WRITE = 2
-DEFAULT_TOPIC = "TBW102"  # its route has the brokers that create topics on demand
+DEFAULT_TOPIC = "TBW102"  # the topic whose route has the brokers that create topics on demand
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +82,8 @@ class TopicRoute:
         return broker.epoch if broker else 0
 
     def for_new_topic(self, topic: str, queue_nums: int) -> "TopicRoute":
-        """Returns the route that `topic` will have once a broker has created it.  The object itself must be the route
-        of the default topic."""
+        """Returns the route that `topic` will have once a broker has created it.  This method belongs to the route of
+        the default topic."""
         queues = tuple(
             QueueData(
                 data.broker_name,

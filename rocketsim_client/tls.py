@@ -27,7 +27,8 @@ class Tls:
 
     @classmethod
     def of(cls, tls: bool, ca: File = None, cert: File = None, key: File = None) -> "Tls | None":
-        """Returns None for plaintext.  Raises InvalidParameter."""
+        """Returns the TLS files, or None for plaintext.  Raises InvalidParameter if files are given without `tls`, or
+        if only one of certificate and key is given."""
         given = {"tls_ca": ca, "tls_cert": cert, "tls_key": key}
         paths = {name: os.fspath(path) for name, path in given.items() if path}
         if paths and not tls:
@@ -50,8 +51,8 @@ def read(tls: Tls, address: str) -> tuple[Stamps, Pem]:
 
 
 def why_not(address: str, tls: Tls | None, pem: Pem | None) -> str:
-    """Finds out by test connections why a server that accepts connections closes them, because gRPC does not say it.
-    Returns the reason.  Returns an empty text if TLS is not the reason."""
+    """Finds out by test connections why a server that accepts connections closes them, because gRPC's error does not
+    tell it.  Returns the reason.  Returns an empty text if TLS is not the reason."""
     if tls is None or pem is None:
         return (
             SPEAKS_TLS
@@ -61,7 +62,9 @@ def why_not(address: str, tls: Tls | None, pem: Pem | None) -> str:
         )
     found = _handshake(address, pem.context)
     if found is HandshakeOutcome.CLOSED:
-        found = _handshake(address, pem.context)  # the server may just have been shutting down
+        # Asked twice, because The given messages and those behind them stay in flight until the broker has answered,
+        # because the caller may still acknowledge some.
+        found = _handshake(address, pem.context)
     if isinstance(found, ssl.SSLCertVerificationError):
         checked = f"tlsCa={tls.ca}" if tls.ca else "the public CAs, since tlsCa is not given"
         host = address.rpartition(":")[0]

@@ -44,7 +44,8 @@ def batches(
 def _advance(
     frame: PullFrame, records: Records, ranges: Sequence[OffsetRange], at: list[int], *, is_filtered: bool
 ) -> list[OfQueue]:
-    """Returns the queues of the frame's records, and moves `at`, which has the next offset of each range."""
+    """Returns how many of the frame's records belong to each queue, and moves `at`, the next offset of each range, past
+    these records."""
     offsets, queue_ids, row = records.queue_offset, records.queue_id, 0
     found: list[OfQueue] = []
     for segment in frame.segments:
@@ -64,7 +65,7 @@ def _advance(
 
 
 def _check_whole(queue: MessageQueue, segment: Segment, start: int, until: int) -> None:
-    """Raises OffsetIllegal if the broker has ended the range before its end."""
+    """Raises OffsetIllegal if the broker has ended the range before the offset `until`."""
     match segment.status:
         case GetMessageStatus.FOUND | GetMessageStatus.NO_MATCHED_MESSAGE:
             return

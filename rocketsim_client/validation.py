@@ -30,7 +30,7 @@ NOT_FOR_SENDING = frozenset(
         DEFAULT_TOPIC,
     }
 )
-# Property -> the argument that sets it.  A column of Spark's sink has the same name or a similar one.
+# Name of a property -> the argument that sets the property.  Spark's sink has columns with the same or similar names.
 _ARGUMENTS = {
     record.PROPERTY_TAGS: "tags",
     record.PROPERTY_KEYS: "keys",
@@ -127,8 +127,8 @@ def check(message: Message, max_message_size: int) -> int:
 
 
 def size_if_usual(messages: Sequence[Message], max_message_size: int) -> int | None:
-    """Returns the sum of `check` over the messages of a batch if all are ordinary.  Returns None if each message has to
-    be checked by itself."""
+    """Returns the total size of a batch's messages, as `check` counts it, if all messages are ordinary.  Returns None
+    if each message has to be checked by itself."""
     first, count = messages[0], len(messages)
     bodies = [message.body for message in messages]
     tags, keys = [message.tags for message in messages], [message.keys for message in messages]
@@ -175,7 +175,8 @@ def _check_properties(message: Message) -> int:
         text = name + value
         size += len(text) if text.isascii() else len(text.encode())
         size += 2
-    most = record.MAX_PROPERTIES_SIZE - 128  # the rest is for UNIQ_KEY, WAIT, DELAY and the broker's properties
+    # The other 128 bytes are for UNIQ_KEY, WAIT, DELAY and the broker's own properties.
+    most = record.MAX_PROPERTIES_SIZE - 128
     if size > most:
         raise MessageIllegal(f"topic {message.topic!r}: properties of {size} bytes; {most} at most")
     return size

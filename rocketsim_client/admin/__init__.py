@@ -1,9 +1,9 @@
 """The operator's client.  Each method is a command of mqadmin, with its name in snake_case.
 
-Where mqadmin takes `-b` or `-c`, a method takes `broker_addr` or `cluster_name`.  Without either argument the method
-uses all clusters.  A command that changes something is sent to masters, because slaves get changes from their master.
-A change is sent to all masters, even if one of them refuses it (`at_each`).  A command that shows something is sent to
-masters, or to a slave while its master is away.
+Where mqadmin takes `-b` or `-c`, a method takes `broker_addr` or `cluster_name`.  A method with neither `broker_addr`
+nor `cluster_name` uses all clusters.  A command that changes something is sent to masters, because slaves get changes
+from their master.  A change is sent to all masters, even if one of them refuses it (`at_each`).  A command that shows
+something is sent to masters, or to a slave while its master is away.
 """
 
 from rocketsim_client.admin.brokers import BrokerCommands

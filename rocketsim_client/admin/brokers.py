@@ -66,8 +66,8 @@ class BrokerCommands(Commands):
         force: bool = False,
     ) -> Promotion:
         """Makes a slave the master of its broker name, with a new epoch.  Without `force` the promotion is refused
-        while the old master answers, or while another slave has a longer log or does not answer.  The answer says what
-        is lost.
+        while the old master answers, or while another slave has a longer log or does not answer.  The returned
+        Promotion says which bytes of log are lost.
 
         `broker_role` is SYNC_MASTER or ASYNC_MASTER.  An empty role means the old master's role, so that `SEND_OK`
         keeps its meaning.

@@ -21,10 +21,10 @@ def at_each(
 ) -> dict[str, T]:
     """Calls all places (addresses, or broker names that have no address) at once, and returns their answers by place.
 
-    Leaves out places whose call raises `absent`, because they do not have the topic, group or user.  If a place
-    refuses, all others are still called: for example, a user that was disabled must be disabled wherever that is
-    possible.  Then the first refusal is raised, with its place, the other refusals, and the places where the change is
-    made.
+    Leaves out places whose call raises `absent`, because they do not have the topic, group or user.  A refusal at one
+    place does not stop the calls to the others, because a disabled user, for example, must be disabled wherever that is
+    possible.  After all calls, the first refusal is raised.  The error's text also names the other refusals, and the
+    places where the change was made.
     """
     asked = list(places)
     done, refusals = at_once(asked, call)
@@ -100,14 +100,15 @@ class Commands:
         return self._cluster.transport.admin.command(address, request, self._timeout_s)
 
     def _call_name(self, broker_name: str, request: Message, read: Callable[[Any], T]) -> T:
-        """Calls the master of this broker name, or a slave while there is no master.  `read` makes a value of the
-        answer."""
+        """Calls the master of the broker name, or a slave while the broker name has no master.  `read` turns the
+        broker's answer into the returned value."""
         return self._cluster.ask_name(broker_name, lambda address: read(self._call(address, request)))
 
     def _call_members(
         self, request: Message, broker_addr: str | None, cluster_name: str | None, read: Callable[[Any], T]
     ) -> dict[str, T]:
-        """Calls one broker after the other, slaves too.  Raises the first refusal."""
+        """Calls one broker after the other, slaves too.  Raises the first refusal of a broker, and then calls no
+        further broker."""
         return {address: read(self._call(address, request)) for address in self._members(broker_addr, cluster_name)}
 
     def _call_masters(
@@ -119,7 +120,7 @@ class Commands:
         absent: type[RocketSimError] | None = None,
         missing: str = "",
     ) -> dict[str, T]:
-        """Calls all masters (`at_each`).  If all masters raise `absent`, raises this error with the text of
+        """Calls all masters, as `at_each` describes.  If all masters raise `absent`, raises this error with the text of
         `missing`."""
         masters = self.masters(broker_addr, cluster_name)
         answers = at_each(masters, lambda at: read(self._call(at, request)), absent)
@@ -147,7 +148,7 @@ _OF_THE_ANSWER = ("commit_status",)  # the protobuf messages of settings do not 
 
 
 def values_of(setting: Any) -> dict[str, Any]:
-    """Returns the fields of a setting's dataclass that its protobuf message has, too, under the same names."""
+    """Returns those fields of a setting's dataclass that its protobuf message also has, under the same names."""
     return {field.name: getattr(setting, field.name) for field in fields(setting) if field.name not in _OF_THE_ANSWER}
 
 

@@ -33,8 +33,8 @@ class GroupCommands(Commands):
         broker_addr: str | None = None,
         cluster_name: str | None = None,
     ) -> ChangedAt:
-        """Deletes the group.  Returns the brokers that had it, and in `statuses` which brokers have stored the
-        deletion.
+        """Deletes the group.  Returns the brokers that had the group.  The result's `statuses` says which brokers have
+        stored the deletion.
 
         With `remove_offset` the broker also deletes the group's offsets, its messages under way, and its retry topics.
         Without `remove_offset`, a later group with the same name continues at the old group's offsets.
@@ -48,8 +48,8 @@ class GroupCommands(Commands):
         return [plain(SubscriptionGroupConfig, group) for group in answer.groups]
 
     def consumer_progress(self, group: str | None = None, topic: str | None = None) -> list[ConsumeProgress]:
-        """Returns the progress of groups in each queue.  While a broker name has no master, a queue has the figures
-        of the slave with the newest offset (`broker_id`)."""
+        """Returns the progress of groups in each queue.  While a broker name has no master, a queue's progress comes
+        from the slave with the newest offset, which `broker_id` names."""
         request = pb.ConsumerProgressRequest(group=group or "", topic=topic or "")
         found: list[ConsumeProgress] = []
         for name in sorted({member.broker_name for member in self.cluster_list()}):
@@ -66,8 +66,9 @@ class GroupCommands(Commands):
         return found
 
     def consumer_connection(self, group: str) -> list[GroupClient]:
-        """Returns the clients that have consumed with the group lately, as the master of each broker name saw them,
-        or its slaves while it has no master.  A popping client is listed for a minute, one that commits for ten."""
+        """Returns the clients that have consumed with the group lately, as the master of each broker name saw them, or
+        its slaves while it has no master.  A client that pops messages is listed for a minute after its last call, and
+        a client that commits offsets for ten minutes."""
         request = pb.ConsumerConnectionRequest(consumer_group=group)
         found: list[GroupClient] = []
         for name in sorted({member.broker_name for member in self.cluster_list()}):

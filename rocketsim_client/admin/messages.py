@@ -72,7 +72,7 @@ class MessageCommands(Commands):
         return FoundMessages(found[:max_num], more=more or len(found) > max_num)
 
     def query_msg_by_offset(self, queue: MessageQueue, offset: int) -> MessageView:
-        """Returns the message at that offset.  Raises NotFound if the queue has none at this offset."""
+        """Returns the message at that offset.  Raises NotFound if the queue has no message at this offset."""
         request = pb.QueryMsgByOffsetRequest(topic=queue.topic, queue_id=queue.queue_id, offset=offset)
         found = self._call_name(queue.broker_name, request, partial(_messages, queue.broker_name))
         if not found:

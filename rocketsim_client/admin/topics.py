@@ -46,8 +46,8 @@ class TopicCommands(Commands):
         return at_each(masters, lambda at: _made(config, self._call(at, request), at))
 
     def delete_topic(self, topic: str, *, broker_addr: str | None = None, cluster_name: str | None = None) -> ChangedAt:
-        """Deletes the topic.  Returns the brokers that had it, and in `statuses` which brokers have stored the
-        deletion."""
+        """Deletes the topic.  Returns the brokers that had the topic.  The result's `statuses` says which brokers have
+        stored the deletion."""
         request = pb.DeleteTopicRequest(topic=topic)
         return self._delete(request, broker_addr, cluster_name, TopicNotExist, f"topic {topic!r} is not")
 

@@ -21,7 +21,7 @@ class UserCommands(Commands):
         broker_addr: str | None = None,
         cluster_name: str | None = None,
     ) -> dict[str, UserInfo]:
-        """Creates a user.  `user_type` is Super or Normal.  Returns the user by broker address."""
+        """Creates a user.  `user_type` is Super or Normal.  Returns the new user, once for each broker address."""
         request = pb.CreateUserRequest(user=User(username=username, password=password, user_type=user_type))
         return self._call_masters(request, broker_addr, cluster_name, _changed_user)
 
@@ -90,8 +90,8 @@ class UserCommands(Commands):
     def delete_acl(
         self, subject: str, resource: str = "", *, broker_addr: str | None = None, cluster_name: str | None = None
     ) -> ChangedAt:
-        """Deletes the user's policy for one resource, or all its policies.  Returns the addresses of the brokers
-        that had them, and in `statuses` which brokers have stored the deletion."""
+        """Deletes the user's policy for one resource, or all its policies.  Returns the addresses of the brokers that
+        had such policies.  The result's `statuses` says which brokers have stored the deletion."""
         request = pb.DeleteAclRequest(subject=subject, resource=resource)
         missing = f"{subject} has no policy{f' for {resource}' if resource else ''}"
         return self._delete(request, broker_addr, cluster_name, NotFound, missing)

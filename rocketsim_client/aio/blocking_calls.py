@@ -45,7 +45,8 @@ class BlockingCalls:
 
 
 class Closing:
-    """Closes a client by one call in a thread of its own.  All tasks that close the client wait for that call."""
+    """Closes a client by one call in a thread of its own.  All tasks that close the client wait for the end of that one
+    call."""
 
     def __init__(self) -> None:
         self._future: Future[None] | None = None

@@ -62,7 +62,7 @@ class AsyncConsumer:
 
     @property
     def in_flight(self) -> int:
-        """How many messages are received and not settled, also those that no task has taken yet."""
+        """How many messages are received and not settled, including those that no task has taken yet."""
         return self._blocking.in_flight
 
     @property
@@ -85,7 +85,7 @@ class AsyncConsumer:
 
     async def receive(self, max_messages: int = BATCH, timeout_s: float | None = None) -> list[ReceivedMessage]:
         """Waits up to `timeout_s` (None: no limit) for a message, and returns it with others that have come, 32 at
-        most.  Returns an empty list if none came.  Errors are those of `Consumer.receive`."""
+        most.  Returns an empty list if no message came.  Errors are those of `Consumer.receive`."""
         if max_messages < 1:
             raise InvalidParameter(f"receive of {max_messages} messages: ask for at least 1")
         return await self._receive(max_messages, min(max_messages, BATCH), timeout_s)
@@ -107,9 +107,9 @@ class AsyncConsumer:
         return self._blocking._poller  # a property, because a forked child has another poller
 
     async def _ask(self, batch: int, left_s: float) -> bool:
-        """Lets brokers be asked, and returns when the inbox may have a message, or when the time is over.  Returns
-        False if a settlement has woken the task while brokers are still being asked.  Raises errors that another
-        call would repeat."""
+        """Makes sure that a thread asks brokers, and returns when the inbox may have a message, or when `left_s` is
+        over.  Returns False if a settlement has woken the task while brokers are still being asked.  Raises an error of
+        the thread that asked, if the same error would come again at the next call."""
         loop = asyncio.get_running_loop()
         asked = self._round
         if asked is None or asked.done():

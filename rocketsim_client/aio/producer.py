@@ -28,7 +28,8 @@ class AsyncProducer:
     @arguments_of(Producer.__init__)
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self._blocking = Producer(*arguments, **options)
-        # One thread accepts messages, so that they keep the order of the calls.  It may wait for a route or the buffer.
+        # One thread accepts messages, so that they keep the order of the calls.  The thread may have to wait for a
+        # route, or for space in the buffer.
         self._accepting = BlockingCalls("AsyncProducer", 1)
         self._calls = BlockingCalls("AsyncProducer", MOST_THREADS)
         self._closing = Closing()
@@ -121,8 +122,8 @@ class AsyncProducer:
 
     async def flush(self, timeout_s: float | None = None) -> None:
         """Returns when all messages passed to `send` are acknowledged or have failed.  Raises CallTimeout if some
-        still wait."""
-        await self._accepting.result(lambda: None)  # runs after all sends before it
+        messages are still not acknowledged after `timeout_s`."""
+        await self._accepting.result(lambda: None)  # this call ends after all sends that were accepted before it
         await self._calls.result(partial(self._blocking.flush, timeout_s))
 
     async def close(self) -> None:

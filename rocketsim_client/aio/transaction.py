@@ -16,9 +16,9 @@ T = TypeVar("T")
 
 
 class AsyncTransaction:
-    """A Transaction whose calls are awaited.  The end of an `async with` block commits it, and an exception in the
-    block, also a cancellation, rolls it back.  A call whose task is cancelled continues in its thread, and the next
-    call of the transaction waits for its end."""
+    """A Transaction whose calls are awaited.  The end of an `async with` block commits the transaction.  An exception
+    in the block, also a cancellation, rolls the transaction back.  A call whose task is cancelled continues in its
+    thread, and the next call of the transaction waits for its end."""
 
     def __init__(self, blocking: "Transaction", calls: BlockingCalls) -> None:
         self._blocking = blocking
@@ -59,12 +59,12 @@ class AsyncTransaction:
         return await self._result(self._blocking.rollback)
 
     async def _result(self, call: Callable[[], T]) -> T:
-        """Makes the call after the one before it, which a cancelled task may have left under way."""
+        """Makes the call when the previous call has ended, because a cancelled task may have left that call running."""
         before = self._last
 
         def make() -> T:
             if before is not None:
-                wait([before])  # it began earlier in the same threads, so it does not need this one
+                wait([before])  # the previous call began earlier in the same threads, so it can end without this call
             return call()
 
         self._last = started = self._calls.start(make)

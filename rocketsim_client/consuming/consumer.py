@@ -1,8 +1,8 @@
 """The consumer of a group: receives messages, and acknowledges each.  The broker knows which messages are being
 processed.
 
-`Poller` asks brokers, `Settler` acknowledges messages and gives them back, and `Renewal` extends deadlines.  These
-three share an `Inbox`.
+`Poller` asks brokers, `Settler` acknowledges messages and gives them back, and `Renewal` extends deadlines.  The
+Poller, the Settler and the Renewal of a consumer share one `Inbox`.
 """
 
 import logging
@@ -56,18 +56,19 @@ class Consumer:
     topic, or several, or topic -> filter.  A filter is tags, as in "TagA || TagB", or an `SqlExpression`, which brokers
     evaluate (their `enablePropertyFilter`).  Durations are in seconds:
 
-    For `invisible_s` (60) the broker gives a message to no other consumer.  After half of that time this consumer asks
-    for more, until `renew_for_s` after it received the message (three hours; 0: never).  `timeout_s` (3) is the longest
-    that an ack or a similar call takes, over all attempts.  A call that receives may take `timeout_s` longer than its
-    own wait.  A route is used for `poll_interval_s` (30).
+    For `invisible_s` (60) after a delivery the broker gives the message to no other consumer.  After half of
+    `invisible_s` this consumer asks the broker for more time, until `renew_for_s` after it received the message (three
+    hours; 0: never).  `timeout_s` (3) is the longest that an ack or a similar call takes, over all attempts.  A call
+    that receives may take `timeout_s` longer than its own wait.  A route is used for `poll_interval_s` (30).
 
     `access_key` and `secret_key` are the user and password that calls are signed with, for servers with access control.
 
     `max_in_flight` (1000) limits how many messages may be received and not settled, and `max_in_flight_bytes` (64 MiB)
-    the bytes of their stored records.  A receive waits while one of these two limits is reached.  The last answer may
-    exceed the bytes by less than 4 MiB and one message, so a larger message is received, too.  The group's settings
-    (`Admin.update_sub_group`) say in which order the group consumes, after how many deliveries a message becomes a dead
-    letter, and how long the back-off is.  `tls`, `tls_ca`, `tls_cert` and `tls_key` are as for Cluster.
+    the bytes of their stored records.  A receive waits while `max_in_flight` or `max_in_flight_bytes` is reached.  The
+    last answer may exceed `max_in_flight_bytes` by less than 4 MiB and one message, so that even a message larger than
+    the limit is received.  The group's settings (`Admin.update_sub_group`) say in which order the group consumes, after
+    how many deliveries a message becomes a dead letter, and how long the back-off is.  `tls`, `tls_ca`, `tls_cert` and
+    `tls_key` are as for Cluster.
     """
 
     def __init__(
@@ -149,7 +150,7 @@ class Consumer:
 
     @property
     def in_flight(self) -> int:
-        """How many messages are received and not settled, also those that no caller has taken yet."""
+        """How many messages are received and not settled, including those that no caller has taken yet."""
         return len(self._inbox.in_flight)
 
     @property
@@ -171,15 +172,15 @@ class Consumer:
         return message
 
     def poll(self, timeout_s: float | None = None) -> ReceivedMessage | None:
-        """Returns the next message, as an iteration does: up to 32 messages are received in advance.  Returns None
+        """Returns the next message.  Like an iteration, the call receives up to 32 messages in advance.  Returns None
         if no message came within `timeout_s` (None: no limit).  Errors are those of `receive`."""
         found = self._poller.receive(1, BATCH, timeout_s)
         return found[0] if found else None
 
     def receive(self, max_messages: int = BATCH, timeout_s: float | None = None) -> list[ReceivedMessage]:
         """Waits up to `timeout_s` (None: no limit) for a message, and returns it with others that have come, 32 at
-        most.  Returns an empty list if none came.  Brokers that do not answer are asked again, and the call raises
-        if none has answered in that time."""
+        most.  Returns an empty list if no message came.  Brokers that do not answer are asked again.  Raises an error
+        if no broker has answered within `timeout_s`."""
         if max_messages < 1:
             raise InvalidParameter(f"receive of {max_messages} messages: ask for at least 1")
         return self._poller.receive(max_messages, min(max_messages, BATCH), timeout_s)
@@ -190,15 +191,15 @@ class Consumer:
         self, messages: ReceivedMessage | Iterable[ReceivedMessage], *, timeout_s: float | None = None
     ) -> CommitStatus:
         """Acknowledges the messages, so that they are not delivered again.  The status says which brokers have stored
-        the ack.  If the messages are on several brokers, it is the least safe status.  `COMMIT_OK` means that the ack
-        is final in the broker's mode.  `SLAVE_NOT_AVAILABLE` means that a SYNC_MASTER had no slave.  If that master is
-        lost before a slave has caught up, the messages are delivered again.
+        the ack.  If the messages are on several brokers, the least safe status is returned.  `COMMIT_OK` means that the
+        ack is final in the broker's mode.  `SLAVE_NOT_AVAILABLE` means that a SYNC_MASTER had no slave.  If the master
+        is lost before a slave has stored the ack, the messages are delivered again.
 
-        Raises InvalidReceiptHandle if some deliveries were over.  The messages of these deliveries are delivered again,
-        and all others are acknowledged.  Raises TopicNotExist if the topic was deleted, and the messages are not
-        delivered again.  After any other error it is unknown which messages are acknowledged.  The consumer keeps the
-        messages, so acknowledge them again.  An error is also raised if a disk or slave does not confirm the ack before
-        `timeout_s` is over.
+        Raises InvalidReceiptHandle if some deliveries were over, whose messages are then delivered again.  All other
+        messages of the call are acknowledged nevertheless.  Raises TopicNotExist if the topic was deleted, and the
+        messages are not delivered again.  After any other error it is unknown which messages are acknowledged.  The
+        consumer keeps the messages, so acknowledge them again.  An error is also raised if a disk or slave does not
+        confirm the ack before `timeout_s` is over.
         """
         self._inbox.check_open()
         return self._settler.ack(_listed(messages), timeout_s)
@@ -210,9 +211,9 @@ class Consumer:
         *,
         timeout_s: float | None = None,
     ) -> CommitStatus:
-        """Gives back messages that could not be processed.  Each is delivered again after `delay_s` (None: the
-        group's back-off).  After the last delivery that the group allows, a message becomes a dead letter.  Status
-        and errors are those of `ack`."""
+        """Gives back messages that could not be processed.  Each message is delivered again after `delay_s` (None: the
+        group's back-off).  After the last delivery that the group allows, a message becomes a dead letter.  Status and
+        errors are those of `ack`."""
         if delay_s is not None and not 0 <= delay_s <= MAX_INVISIBLE_S:
             raise InvalidParameter(f"delay_s {delay_s}: it must be 0 to {MAX_INVISIBLE_S:g} s")
         self._inbox.check_open()
@@ -247,15 +248,14 @@ class Consumer:
             self._renewal.sooner.set()
             self._inbox.changed.notify_all()
         self._poller.end(until)
-        self._renewal.join(
-            max(0.0, until - self._clock()) / 2
-        )  # the other half of the time is for giving back messages
+        # Half of the time is left for giving back messages.
+        self._renewal.join(max(0.0, until - self._clock()) / 2)
         with self._inbox.changed:
             handed_out, waiting = self._inbox.in_flight.take_all()
         try:
             self._settler.give_back(handed_out, waiting, max(0.0, until - self._clock()))
         except (InvalidReceiptHandle, TopicNotExist):
-            pass  # these deliveries were over before
+            pass  # the deliveries of these messages had already ended
         except RocketSimError as error:
             logger.warning("%s: messages are delivered again only after their invisible time: %s", self, error)
         if self._owns_cluster:

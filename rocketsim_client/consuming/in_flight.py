@@ -13,8 +13,8 @@ OrderKey = tuple[str, str, int, str]
 
 @dataclass(slots=True)
 class _Held:
-    """A received message.  Until `deadline` the broker gives it to no other consumer, as far as this client knows.
-    The consumer asks for more time between `renew_at` and `renew_until`."""
+    """A received message.  Until `deadline` the broker gives the message to no other consumer, as far as this client
+    knows.  The consumer asks for more time between `renew_at` and `renew_until`."""
 
     message: ReceivedMessage
     deadline: float
@@ -25,9 +25,9 @@ class _Held:
 
 
 class InFlight:
-    """Holds at most `most` messages, or more if a pop returns the batch of an earlier attempt.  While the held messages
-    have `most_bytes` or more, no further messages are asked for.  Messages are handed out once, in the order in which
-    they came.  In a group that consumes in order, one message of a message group is handed out at a time."""
+    """Holds at most `most` messages.  A pop that returns the batch of an earlier attempt may add more.  While the held
+    messages have `most_bytes` or more, no further messages are asked for.  Messages are handed out once, in the order
+    in which they came.  In a group that consumes in order, one message of a message group is handed out at a time."""
 
     def __init__(self, most: int, most_bytes: int, invisible_s: float, renew_for_s: float) -> None:
         self._most = most
@@ -68,8 +68,8 @@ class InFlight:
 
     def _forget_overdue(self, key: OrderKey, now: float) -> None:
         """Forgets a message of this group that is past its deadline, because it may never be settled.  The messages
-        behind an overdue message are forgotten, too, because the broker delivers them again after it.  Is called when
-        the broker delivers the message group again."""
+        behind an overdue message are forgotten, too, because the broker delivers them again after it.  The method is
+        called when the broker delivers the message group again."""
         handle = self._busy.get(key, "")
         if (held := self._held.get(handle)) is not None and held.deadline <= now:
             self.settle_with_those_behind(handle)
@@ -125,8 +125,8 @@ class InFlight:
         ]
 
     def settle_with_those_behind(self, handle: str) -> None:
-        """Forgets the message and the messages behind it in its message group.  The broker delivers all of these
-        messages again."""
+        """Forgets the message and the messages behind it in its message group, because the broker delivers all of them
+        again."""
         for message in self.behind(handle):
             self._remove(message.receipt_handle)
         self.settle(handle)

@@ -31,7 +31,8 @@ LAST_ANSWER_S = 1.0  # a consumer that is being closed waits this long for the a
 
 @dataclass(slots=True)
 class Source:
-    """A topic on a broker name.  `attempt_id` is the id of a pop that was not answered, and otherwise empty."""
+    """A topic on one broker name, which the consumer asks for messages.  `attempt_id` is the id of a pop that was not
+    answered, and otherwise empty."""
 
     topic: str
     broker_name: str
@@ -111,7 +112,7 @@ class Poller:
                 room = min(batch, self._inbox.in_flight.room)
                 if room <= 0 or self._is_asking:
                     if left_s <= 0:
-                        return None  # the other thread's answers count for this call, too
+                        return None  # the answers to another thread count for this call, too
                     if room <= 0 and not was_told:
                         logger.warning(
                             "%s: max_in_flight or max_in_flight_bytes is reached; the next receive waits for acks",
@@ -131,9 +132,9 @@ class Poller:
             has_asked = True
 
     def ask(self, room: int, left_s: float, *, has_to_return_soon: bool) -> None:
-        """Asks each topic and broker (source) once.  A single source is long-polled.  Several sources are first
-        asked without a wait, and then one of them, in turns, is long-polled for 0.1 s per source, 1 s at most.  A
-        message at another source waits for that time."""
+        """Asks each topic and broker (source) once.  A single source is long-polled.  Several sources are first asked
+        without a wait, and then one of them, in turns, is long-polled for 0.1 s per source, 1 s at most.  Messages at
+        the other sources have to wait during a long poll."""
         sources = self._turned(self.current_sources())
         open_ones = [source for source in sources if source.retry_at <= self._clock()]
         if not open_ones:
@@ -165,7 +166,7 @@ class Poller:
         return sources[first:] + sources[:first]
 
     def _pop(self, source: Source, room: int, poll_s: float) -> bool:
-        """Returns True if messages came.  Raises errors that another call would repeat."""
+        """Returns True if messages came.  Raises an error only if the next call would fail in the same way."""
         source.attempt_id = source.attempt_id or uuid.uuid4().hex
         is_sql = isinstance(source.expression, SqlExpression)
         call = PopCall(
@@ -219,11 +220,11 @@ class Poller:
         """Ends the call of the thread that asks brokers, and waits for that thread, which keeps the messages that the
         brokers answer.
 
-        The broker is asked to answer its long poll.  If the broker does not answer within a second, the call is
-        cancelled, and messages that were on their way are delivered again after their invisible time.  A signal handler
-        may close the consumer in the very thread that asks.  In that case `end` does not wait for the thread, but
-        cancels its call as soon as the broker has ended the long poll, which would otherwise take the messages that
-        the close gives back.
+        First the broker is asked to answer its long poll at once.  If the broker does not answer within a second, the
+        call is cancelled, and messages that were on their way are delivered again after their invisible time.  If a
+        signal handler closes the consumer in the very thread that asks, `end` cannot wait for that thread, but cancels
+        its call as soon as the broker has ended the long poll.  An open long poll would take the messages that the
+        close gives back.
         """
         cancels_at = min(self._clock() + LAST_ANSWER_S, until)
         is_this_thread = self._asks is threading.current_thread()

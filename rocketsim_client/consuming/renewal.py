@@ -43,9 +43,9 @@ class Renewal:
             self.thread.join(timeout_s)
 
     def renew(self) -> float:
-        """Extends the deadlines that are due.  Returns in how many seconds the next one is due, or a negative number
-        if it is overdue.  The brokers share the time equally, so that a broker that does not answer leaves time for
-        the others."""
+        """Extends the deadlines that are due.  Returns in how many seconds the next renewal is due, or a negative
+        number if the renewal is overdue.  The brokers share the time equally, so that a broker that does not answer
+        leaves time for the others."""
         until = self._clock() + min(self._options.timeout_s, self._options.renewal_interval_s)
         with self._inbox.changed:
             left = _by_broker_name(self._inbox.in_flight.to_renew(self._clock()))

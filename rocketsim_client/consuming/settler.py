@@ -34,7 +34,7 @@ class Settlement:
     `what` names the settlement in errors.  `call` settles messages of one topic and broker, at an address, within a
     number of seconds.  `done` is called with the receipt handle of each settled message.  With `gives_back` the call
     ends deliveries, so a repeated call may find that they have ended.  With `renews` no caller waits for the
-    settlement, and messages that were settled meanwhile do not need it.
+    settlement, and messages that another call has settled in the meantime are left out.
     """
 
     what: str
@@ -99,8 +99,9 @@ class Settler:
                 ]
                 return self._change(some, changes, address, left_s)
 
-            # Only messages that were behind the handle's before the call are settled with it.  The broker may have
-            # delivered the handle's message again before it answered, and other messages may be behind it by now.
+            # A settled handle also settles the messages that were behind its message before the call.  Messages that
+            # came later are not settled, because the broker may have delivered the handle's message again before it
+            # answered.
             def done(handle: str) -> None:
                 for other in behind.get(handle, ()):
                     in_flight.settle(other.receipt_handle)
@@ -164,7 +165,7 @@ class Settler:
     ) -> CommitStatus:
         """Makes the calls, one for each topic and broker, and repeats those that have failed while that may help and
         time is left.  In each round a call gets an equal share of the remaining time, so that a broker that does not
-        answer leaves time for the others.  An error is raised after the last call."""
+        answer leaves time for the others.  Errors are raised after all calls have ended."""
         until = self._clock() + (self._options.timeout_s if timeout_s is None else timeout_s)
         left, over, failures = [Batch(some) for some in _chunks(messages)], list[ReceivedMessage](), 0
         given_up: list[RocketSimError] = []
@@ -178,14 +179,14 @@ class Settler:
                 except RocketSimError as error:
                     if not may_succeed_later(error):
                         given_up.append(error)
-                        if _is_deleted(error):  # nobody needs to settle these messages
+                        if _is_deleted(error):  # the messages of a deleted topic need not be settled
                             self._inbox.settle(message.receipt_handle for message in batch.messages)
                         continue
                     batch.failed(error)
                     again.append(batch)
                 else:
                     over += self._note_settled(settlement, batch, answer.valid)
-                    # A lost earlier answer may have settled some messages, and the broker does not check those again.
+                    # The broker's status does not cover messages that an earlier call with a lost answer has settled.
                     statuses.append(answer.status if all(answer.valid) else CommitStatus.UNSAID)
             left, failures = again, failures + 1
             pause_s = SETTLEMENTS.pause_s(failures)
@@ -222,7 +223,7 @@ class Settler:
         return answer
 
     def _note_settled(self, settlement: Settlement, batch: Batch, valid: Sequence[bool]) -> list[ReceivedMessage]:
-        """Takes settled messages out of the inbox.  Returns the messages whose deliveries were over before."""
+        """Takes settled messages out of the inbox.  Returns the messages whose deliveries had already ended."""
         over: list[ReceivedMessage] = []
         with self._inbox.changed:
             for message, is_valid in zip(batch.messages, valid, strict=True):
@@ -230,9 +231,8 @@ class Settler:
                 if is_valid or (batch.may_be_done and settlement.gives_back):
                     settlement.done(handle)
                     continue
-                if (
-                    not settlement.renews or handle in self._inbox.in_flight
-                ):  # otherwise the message was settled meanwhile
+                # A renewal ignores a message that was settled in the meantime.
+                if not settlement.renews or handle in self._inbox.in_flight:
                     over.append(message)
                 self._inbox.in_flight.settle(handle)
             self._inbox.changed.notify_all()

@@ -28,8 +28,8 @@ def find_broker_address(addresses: Mapping[int, str], broker_id: int, only_this:
 
 
 def candidates(addresses: Mapping[int, str], broker_id: int, unreachable: frozenset[str] = frozenset()) -> list[Member]:
-    """Returns all members in the order in which to ask them: the member that table D5 of docs/decision_tables.md
-    chooses, then the other reachable ones by id, then the unreachable ones."""
+    """Returns all members in the order in which they are asked.  The member that table D5 of docs/decision_tables.md
+    chooses comes first, and the others follow by id, but unreachable members come after all reachable ones."""
     chosen = find_broker_address(addresses, broker_id)
     if chosen is None:
         return []

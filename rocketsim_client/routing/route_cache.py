@@ -13,8 +13,8 @@ class _Known:
 
 @dataclass(slots=True)
 class RouteCache:
-    """The known routes.  A topic's route is asked for again every `poll_interval_s`, and after a failure, but then
-    at most once in `retry_interval_s`."""
+    """The known routes.  A topic's route is asked for again every `poll_interval_s`.  After a failure the route is
+    asked for earlier, but at most once in `retry_interval_s`."""
 
     poll_interval_s: float = 30.0
     retry_interval_s: float = 0.2

@@ -39,8 +39,8 @@ class Routes:
         self._asking, self._asked_aside = threading.Lock(), {}
 
     def close(self) -> None:
-        """Waits for the threads that ask for routes.  The transport must be closed before, because that ends their
-        calls."""
+        """Waits for the threads that ask for routes.  The caller has to close the transport first, which ends the calls
+        of these threads."""
         for thread in list(self._asked_aside.values()):
             thread.join()
 
@@ -75,8 +75,8 @@ class Routes:
         return self._known.get(topic) or known
 
     def refresh_within(self, wait_s: float, topic: str, *, is_old: bool = False) -> TopicRoute | None:
-        """Does the same as `refresh_after_failure`, or with `is_old` as `refresh_old_route`, but waits at most
-        `wait_s`, because a name server that does not answer may take more time than a send has left."""
+        """Does the same as `refresh_after_failure`, or as `refresh_old_route` if `is_old`, but waits at most `wait_s`.
+        A name server that does not answer may take more time than a send has left."""
         self._ask_aside(self.refresh_old_route if is_old else self.refresh_after_failure, topic, wait_s)
         return self._known.get(topic)
 
@@ -88,7 +88,7 @@ class Routes:
             try:
                 ask(topic)
             except RocketSimError as error:
-                logger.info("the route of topic %r was not asked for again: %s", topic, error)
+                logger.info("could not refresh the route of topic %r: %s", topic, error)
 
         thread = self._asked_aside.get(topic)
         if thread is None or not thread.is_alive():
@@ -96,23 +96,24 @@ class Routes:
             try:
                 thread.start()
             except RuntimeError:
-                # Python 3.12 starts no thread while it ends, and that is when forgotten producers are closed.
+                # Python 3.12 starts no thread while the interpreter shuts down, which is when producers that were not
+                # closed are closed.
                 run()
                 return
             self._asked_aside[topic] = thread
         thread.join(max(wait_s, 0.0))
 
     def refresh_after_failure(self, topic: str) -> TopicRoute | None:
-        """Asks for the route now, unless it was asked for a moment ago.  Never raises, because the old route is
-        better than none."""
+        """Asks for the route now, unless it was asked for a moment ago.  Never raises an error, because an old route is
+        better than no route."""
         if self._known.may_refresh(topic, self._clock()):
             with self._asking:
                 return self._refreshed(topic)
         return self._known.get(topic)
 
     def refresh_old_route(self, topic: str) -> TopicRoute | None:
-        """Asks for the route after an answer which has shown that the known route is old.  The old route cannot be
-        used, so if another thread is asking, this waits for its answer.  Never raises."""
+        """Asks for the route after an answer which has shown that the known route is old.  If another thread is asking
+        already, waits for that thread's answer, because the old route cannot be used.  Never raises."""
         known = self._known.get(topic)
         with self._asking:
             if self._known.get(topic) is known and self._known.may_refresh(topic, self._clock()):

@@ -9,12 +9,13 @@ from rocketsim_client.retry import PULLS
 
 @dataclass(slots=True)
 class Suggestions:
-    """The suggested broker of each queue, like RocketMQ's pullFromWhichNodeTable.  The default is broker id 0.  Every
-    answer updates the suggestion, and a failure to reach a broker does not.
+    """The suggested broker of each queue, like RocketMQ's pullFromWhichNodeTable.  A queue without a suggestion is read
+    from broker id 0, the master.  Every answer updates the suggestion.  A failure to reach a broker leaves the
+    suggestion as it is.
 
-    In addition to RocketMQ: after an answer PULL_RETRY_IMMEDIATELY with the same offset, the next pull goes to the
-    master.  An answer like that comes from a slave that is behind the offset that this client has read.  Before that
-    pull comes a pause, which doubles each time until an answer moves the offset.
+    Unlike in RocketMQ, an answer PULL_RETRY_IMMEDIATELY with the same offset sends the next pull to the master, because
+    the slave that answered is behind the offset that this client has read.  The pull from the master waits for a pause
+    first, which doubles each time until an answer moves the offset.
     """
 
     _broker_ids: dict[MessageQueue, int] = field(default_factory=dict)

@@ -3,7 +3,7 @@ sent.  Pure: it has no lock and no clock.
 
 A batch is sent when it is full.  A batch is also sent when its first message has waited for the linger time, and at
 most one other batch of the lane is unanswered.  If a caller waits for the result (SYNC, ORDERED), a batch is sent as
-soon as no other batch of the lane is unanswered.  So batches grow with the load, which matters because a call costs as
+soon as no other batch of the lane is unanswered.  These rules make batches grow with the load, because a call costs as
 much as some hundred messages.
 
 An ordered lane has one unanswered batch at a time, so that neither the network nor a retry can reorder two messages of
@@ -29,7 +29,7 @@ class Kind(IntEnum):
 
 
 LEAVES_WHEN_IDLE = frozenset({Kind.SYNC, Kind.ORDERED})
-PART_FULL_IN_FLIGHT = 2  # with two under way, a lane waits until a batch is full, because a third would be small
+PART_FULL_IN_FLIGHT = 2  # a lane with this many batches under way waits until the next one is full
 ALWAYS_FULL = frozenset({Kind.ALONE, Kind.COLUMNS})
 
 
@@ -124,8 +124,8 @@ class Accumulator(Generic[E]):
         return None
 
     def due_in(self, now: float) -> float | None:
-        """Returns in how many seconds `take` may return a batch even if no batch under way ends before.  Returns None
-        if `take` will return none."""
+        """Returns in how many seconds an open batch may be sent even if no batch under way ends before.  Returns None
+        if no open batch waits for a time."""
         dues = [
             self._due(lane)
             for lane in self._lanes.values()

@@ -135,8 +135,8 @@ def delivered_at(message: Message, given: datetime | float | None) -> Message:
 
 
 def _given_once(message: Message, name: str, given: Any) -> Any:
-    """Returns the message's own value of this name, or that of the call.  Raises InvalidParameter if message and call
-    give different values."""
+    """Returns the value of `name` that the message or the call gives.  Raises InvalidParameter if message and call give
+    different values."""
     own = getattr(message, name)
     if own is None:
         return given

@@ -64,7 +64,8 @@ class SendAttempts:
         self._sends = sends
 
     def over(self, sends: SendCalls) -> "SendAttempts":
-        """Returns an object with the same counters that makes other calls than the transport's."""
+        """Returns a SendAttempts with the same counters, which sends through `sends` instead of the transport's own
+        calls."""
         return SendAttempts(
             self._cluster,
             self._publish_table,
@@ -240,4 +241,4 @@ class SendAttempts:
 
 
 class _NoMaster(BrokerNotExist):
-    """The route has no master for the broker name.  Another attempt may help, as after SERVICE_NOT_AVAILABLE."""
+    """The route has no master for the broker name.  The send is repeated, as after SERVICE_NOT_AVAILABLE."""

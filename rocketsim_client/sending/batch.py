@@ -60,7 +60,8 @@ class OutgoingBatch:
         self.may_move = may_move
         self.rows = rows  # the numbers that the rows have in the caller's columns, for errors
         self.group_hashes = group_hashes  # `selection.group_hash` of each row's message group, which chooses its queue
-        self.one_queue = False  # True: a batch that moves goes to one queue again, and gets consecutive offsets
+        # True: a batch that moves goes to a single queue again, so that its offsets are consecutive.
+        self.one_queue = False
 
     def __len__(self) -> int:
         return len(self.bodies)
@@ -105,8 +106,8 @@ class OutgoingBatch:
 
 
 def spread(queue_ids: Sequence[int], count: int) -> npt.NDArray[np.int32]:
-    """Spreads `count` rows over these queues.  The rows of a queue stay together, because they are read faster when
-    they are neighbours in the log."""
+    """Spreads `count` rows over the queues, and returns the queue id of each row.  The rows of a queue stay together,
+    because they are read faster when they are neighbours in the log."""
     return np.asarray(queue_ids, np.int32)[np.arange(count) * len(queue_ids) // max(count, 1)]
 
 
@@ -152,8 +153,8 @@ def compressed(bodies: list[bytes], over: int, compression: str) -> tuple[list[b
 
 
 def property_bytes(message: Message, msg_id: str, message_group: str | None = None) -> bytes:
-    """Encodes the properties: TAGS first, because a broker looks for it at the beginning, then KEYS, the id, and the
-    rarer ones."""
+    """Encodes the properties in the order TAGS, KEYS, id, others.  TAGS come first, because a broker looks for them at
+    the beginning."""
     text = f"UNIQ_KEY\x01{msg_id}\x02"
     if message.keys:
         text = f"KEYS\x01{message.keys}\x02{text}"

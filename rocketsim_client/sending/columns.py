@@ -29,7 +29,7 @@ from rocketsim_client.validation import OVERHEAD
 # A frame of columns is as large as this number of batches, because the fixed cost of a frame is still a third of its
 # whole cost with 900 messages of 1 KiB.
 BATCHES_A_FRAME = 8
-MAX_FRAME_BYTES = 4 << 20  # unless `batch_bytes` is larger; a broker takes frames of four times this size
+MAX_FRAME_BYTES = 4 << 20  # the limit of a frame unless `batch_bytes` is larger; a broker takes four times as much
 
 _TEXTS = (PROPERTY_TAGS, PROPERTY_KEYS, PROPERTY_SHARDING_KEY)
 Positions = npt.NDArray[np.int64]
@@ -37,7 +37,7 @@ Positions = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnPlan:
-    """How columns are cut.  `first` may be any number, and chooses the broker of the first batch."""
+    """How columns are cut.  `first` is any number, and decides which broker gets the first batch."""
 
     topic: str
     batch_bytes: int
@@ -105,7 +105,7 @@ def plan_columns(
     sizes = _sizes(plan, bodies)
     texts = [None if column is None else _one_array(column, pa.string()) for column in (tags, keys, message_groups)]
     check_texts(plan.topic, dict(zip(_TEXTS, texts, strict=True)))
-    if texts[2] is not None:  # an empty group counts as none, as in Admission
+    if texts[2] is not None:  # an empty group counts as no group, as for single messages
         texts[2] = pc.if_else(pc.equal(texts[2], ""), pa.scalar(None, pa.string()), texts[2])
     if properties is not None:
         properties = properties.combine_chunks() if isinstance(properties, pa.ChunkedArray) else properties
@@ -163,7 +163,8 @@ def _in_turn(
 
 
 def cut_by_group(batch: OutgoingBatch, queues: Sequence[MessageQueue]) -> Iterator[tuple[OutgoingBatch, Positions]]:
-    """Cuts the batch by the brokers of its message groups' queues.  Yields each part with its row numbers."""
+    """Cuts the batch by the brokers of its message groups' queues.  Yields each part together with the numbers of its
+    rows."""
     assert batch.group_hashes is not None
     chosen = batch.group_hashes % len(queues)
     names = np.array([queue.broker_name for queue in queues])
@@ -214,7 +215,7 @@ def _check_sizes(plan: ColumnPlan, properties: pa.BinaryArray) -> None:
 
 
 def _cuts(sizes: npt.NDArray[np.int64], limit: int) -> Iterator[tuple[int, int]]:
-    """Yields row ranges of at most `limit` bytes, or of one row."""
+    """Yields ranges of rows, each of at most `limit` bytes, or of a single larger row."""
     ends = np.cumsum(sizes)
     start = 0
     while start < len(sizes):

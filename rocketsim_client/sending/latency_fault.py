@@ -1,9 +1,9 @@
 """Fault avoidance: which brokers a producer avoids after slow or failed sends.  Pure: the caller passes the time.
 
 Fault avoidance follows RocketMQ 4.9's MQFaultStrategy (table D8) and is used only with `send_latency_fault_enable`.
-After each send its broker is avoided for a time that depends on how long the send took: not at all below 550 ms, for 30
-seconds from 550 ms on, and for up to ten minutes from 15 s on.  A failed send counts as one that took 30 s.  If all
-brokers are avoided, one of the better half is used.
+After each send its broker is avoided for a time that grows with the duration of the send: not at all below 550 ms, for
+30 seconds from 550 ms on, and for up to ten minutes from 15 s on.  A failed send counts as one that took 30 s.  If all
+brokers are avoided, the brokers of the better half are used in turn.
 """
 
 from dataclasses import dataclass, field
@@ -42,8 +42,9 @@ class LatencyFaultTolerance:
         return item is None or now >= item.available_from
 
     def pick_one_at_least(self, now: float) -> str | None:
-        """Chooses a broker when all are avoided: those of the better half, in turn.  Better brokers are available,
-        or faster, or available sooner.  Returns None if no send has ended yet."""
+        """Chooses a broker when all are avoided: in turn, the brokers of the better half.  An available broker is
+        better than an avoided one.  Among the others the faster one is better, or, if both are as fast, the one that is
+        available sooner.  Returns None if no send has ended yet."""
         if not self._items:
             return None
         ranked = sorted(

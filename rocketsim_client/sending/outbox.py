@@ -1,11 +1,12 @@
 """Keeps accepted messages until they are sent, and runs the few threads that send them.  The outbox adds a lock and
 threads to the accumulator.
 
-A thread is started when a message has to be sent and all other threads are busy.  `close` sends everything first.
+A thread is started when a message has to be sent and all other threads are busy.  `close` first sends all accepted
+messages.
 """
 
-# Arrow imports this module with the first batch.  At the end of a process, when producers that the program did not
-# close are closed, that import would fail, so it is made here.
+# Arrow imports this module with the first batch.  The import would fail at the end of the process, when producers that
+# the program did not close are closed, so the module is imported here.
 import concurrent.futures.thread  # noqa: F401
 import threading
 from collections.abc import Callable
@@ -30,8 +31,8 @@ class Outbox:
         *,
         waits_for_room: bool,
     ) -> None:
-        """With `waits_for_room`, `accept` waits for space in the buffer without a limit.  Otherwise `accept` waits as
-        long as a send may take."""
+        """With `waits_for_room`, `accept` waits for space in the buffer without a limit.  Without `waits_for_room`,
+        `accept` waits as long as a send may take."""
         self._options = options
         self._sender = sender
         self._timeout_s = options.timeout_s

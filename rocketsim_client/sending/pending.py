@@ -51,8 +51,8 @@ class Pending(Future[Any]):
         self.message = message
         self.queue = queue
         self.message_group = message_group
-        self.pinned = pinned  # the caller or the message group has chosen the queue
-        self.by_group = by_group  # the message group has chosen the queue
+        self.pinned = pinned  # True if the caller or the message group has chosen the queue
+        self.by_group = by_group  # True if the message group has chosen the queue
 
     @property
     def _condition(self) -> threading.Condition:  # type: ignore[override]
@@ -103,8 +103,8 @@ class Pending(Future[Any]):
 
 
 def succeed_all(futures: Sequence[Pending], results: Iterable[Any]) -> None:
-    """Completes all futures of a batch, like `succeed`.  The lock is taken once for all futures that no thread waits
-    for, which are most."""
+    """Completes all futures of a batch, like `succeed`.  The lock is taken only once for all futures that no thread
+    waits for."""
     with_callbacks: list[Pending] = []
     awaited: list[tuple[Pending, Any]] = []
     with _making:

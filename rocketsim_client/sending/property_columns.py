@@ -32,7 +32,8 @@ def check_texts(topic: str, columns: Mapping[str, pa.Array | None]) -> None:
 
 
 def check_maps(topic: str, maps: pa.MapArray) -> None:
-    """Checks a map column of the sender's own properties. RowIllegal names the first bad row and the property."""
+    """Checks a map column of properties that the caller has chosen.  RowIllegal names the first bad row and the
+    property."""
     for row, problem in problems(*entries(maps)):
         raise RowIllegal(topic, row, problem)
 
@@ -99,7 +100,7 @@ def _breaks_text(values: pa.BinaryArray) -> Mask:
 
 
 def _has_a_later_one(names: pa.BinaryArray, places: Positions) -> Mask:
-    """Marks the names that a later property of the same row has again."""
+    """Marks each name that occurs again later in the same row."""
     found = np.zeros(len(names), np.bool_)
     if int(np.diff(places).max(initial=0)) < 2:
         return found

@@ -1,16 +1,17 @@
 """Replay: sends the records of a spool to brokers, in threads of its own.
 
-The oldest records of a lane go first, and the records of a lane keep their order.  A record is deleted when a broker
-has stored it as safely as the producer asks for (`spool_until`).
+The records of a lane (for example of one message group) are sent in their order, the oldest first.  A record is deleted
+when a broker has stored it as safely as the producer asks for (`spool_until`).
 
-One thread decides which broker gets the records of which lanes.  For each broker that has to get records it starts
-another thread, which sends some of them and ends.  So a broker that does not answer delays no other.  After a failure
-that thread waits before it ends, and its broker gets nothing meanwhile, but the lanes may go to other brokers.
+One thread decides which broker gets the records of which lanes.  Each broker that has to get records gets a thread of
+its own, which sends some of them and ends, so that a broker that does not answer delays no other broker.  After a
+failure the broker's thread waits before it ends.  During that pause the broker gets no records, but the lanes may go to
+other brokers.
 
 A broker may have stored records less safely than the producer asks for, for example a SYNC_MASTER without its slave.
-The records then stay in the spool, and are sent again until the broker's status is good enough.  Meanwhile the broker
-gets one record at a time, so that an outage of its slave makes a few copies of one record, and not copies of all
-records that wait.
+Records that a broker stored less safely than asked for stay in the spool, and are sent again until the broker's status
+is good enough.  A broker whose last status was not good enough gets one record at a time, so that an outage of its
+slave makes a few copies of one record, and not copies of all records that wait.
 """
 
 import logging
@@ -74,7 +75,8 @@ class Replay:
         self._thread.start()
 
     def close(self) -> None:
-        """Waits for the frames that are under way.  The next producer that opens the spool replays the rest."""
+        """Waits for the frames that are under way.  The next producer that opens the spool replays the remaining
+        records."""
         self._spool.end_replay()
         self._thread.join()
         with self._lock:
@@ -95,8 +97,8 @@ class Replay:
             self._spool.end_replay(f"spool {self._spool.directory}: replay has ended: {error!r}")
 
     def _round(self) -> float | None:
-        """Starts a thread for each idle broker that has to get records.  Returns after how many seconds to start
-        another round if the spool has no news, or None for no limit."""
+        """Starts a thread for each idle broker that has to get records.  Returns the seconds after which another round
+        starts even if the spool has no news, or None for no limit."""
         wanted: dict[str, list[Queues]] = {}
         pauses: dict[str, float] = {}
         with self._lock:
@@ -121,8 +123,8 @@ class Replay:
         return min(pauses.values(), default=None)
 
     def _by_topic(self, lanes: list[Lane]) -> list[list[Lane]]:
-        """Groups the lanes by topic.  Each call begins with another lane, so that a lane that fills as fast as it
-        empties, or that cannot be sent, does not keep other lanes from being sent."""
+        """Groups the lanes by topic.  Each call begins with another lane, so that a lane that never becomes empty does
+        not hold up the other lanes."""
         first = self._rounds % max(len(lanes), 1)
         self._rounds += 1
         by_topic: dict[str, list[Lane]] = {}
@@ -131,7 +133,7 @@ class Replay:
         return list(by_topic.values())
 
     def _chosen(self, topic: str, at_work: Set[str]) -> str:
-        """Returns the broker for messages that may go to any queue, if possible a broker to which nothing is being
+        """Returns the broker for messages that may go to any queue, if possible a broker to which nothing else is being
         sent."""
         name = self._publish_table.choose(topic).broker_name
         others = (queue.broker_name for queue in self._publish_table.queues(topic) if queue.broker_name not in at_work)
@@ -160,8 +162,8 @@ class Replay:
         return True
 
     def _work(self, name: str, parts: Sequence[Queues], lanes: Set[Lane]) -> None:
-        """Sends the oldest records of each part.  After a failure the broker gets nothing for a while.  The broker's
-        lanes may go to other brokers meanwhile."""
+        """Sends the oldest records of each part.  After a failure the broker gets nothing for a while, but in that time
+        its lanes may go to other brokers."""
         stored, failure = self._send_parts(name, parts)
         if failure is None and stored:
             pause_s = 0.0
@@ -180,8 +182,9 @@ class Replay:
         self._spool.wake_replay()
 
     def _send_parts(self, name: str, parts: Sequence[Queues]) -> tuple[bool, Exception | None]:
-        """Returns True if a record has left the spool, and the last failure.  After the failure of one part the
-        others are still sent, except after _NotEnough, because the broker would answer them in the same way."""
+        """Returns two values: True if a record has left the spool, and the last failure.  After the failure of one part
+        the other parts are still sent.  Only _NotEnough ends the call, because the broker would answer the other parts
+        in the same way."""
         stored = False
         failure: Exception | None = None
         for queues in parts:
@@ -230,8 +233,8 @@ class Replay:
                 self._report_failure()
 
     def _forget_failures(self, but: Set[str]) -> None:
-        """Forgets the failures of brokers and topics for which no records wait any more.  `but` has the names of all
-        others."""
+        """Forgets the failures of brokers and topics for which no records wait any more.  `but` names the brokers and
+        topics whose failures are kept."""
         with self._lock:
             for name in self._failures.keys() - but:
                 del self._failures[name]
@@ -244,9 +247,9 @@ class Replay:
         self._spool.failed(next((text for _, text in reversed(self._failures.values()) if text), ""))
 
     def _send(self, rows: Sequence[Row], queues: Queues, name: str) -> None:
-        """Sends the rows, and returns when they have left the spool.  Raises _NotEnough if the broker has stored
-        them less safely than needed, and they stay in the spool.  A message that a broker refuses as illegal becomes
-        dead, and the other messages of its frame are sent without it."""
+        """Sends the rows, and returns when they have left the spool.  Raises _NotEnough if the broker has stored the
+        rows less safely than needed, so that they stay in the spool.  A message that a broker refuses as illegal
+        becomes dead, and the other messages of its frame are sent without it."""
         batch = batch_of(rows, queues)
         if not batch.broker_name:
             of_broker = [queue for queue in self._publish_table.queues(batch.topic) if queue.broker_name == name]
@@ -261,7 +264,7 @@ class Replay:
                 self._send(rows[len(rows) // 2 :], queues, name)
                 return
             if isinstance(error, QueueNotExist) and not self._is_gone(rows[0]):
-                raise  # the next route gives the message another queue
+                raise  # the next round sends the message to another queue, by the new route
             reason = str(error)
             self._settle(lambda: self._spool.bury(rows, reason))
         else:
@@ -270,8 +273,8 @@ class Replay:
             if status not in self._enough:
                 self._spool.taken(rows)
                 raise _NotEnough(
-                    f"broker {name!r} has stored messages of topic {batch.topic!r} with {status.name}: they stay in "
-                    "the spool and are sent again until it says SEND_OK, or what spool_until names"
+                    f"broker {name!r} has stored messages of topic {batch.topic!r} with {status.name}: the messages "
+                    "stay in the spool, and are sent again until the broker answers SEND_OK, or a status of spool_until"
                 )
             self._settle(lambda: self._spool.delivered(rows, is_safe=status == SendStatus.SEND_OK))
 
@@ -288,7 +291,7 @@ class Replay:
             )
 
     def _is_gone(self, row: Row) -> bool:
-        """Returns True if the caller had named a queue that its broker, by the route, does not have."""
+        """Returns True if the caller named a queue that its broker does not have any more, by the route."""
         lane, queues = Lane(row.topic, row.lane), self._publish_table.queues(row.topic)
         queue = lane.queue(queues)
         if not lane.is_queue or queue is None or queue in queues:
@@ -296,8 +299,8 @@ class Replay:
         return queue.broker_name in {other.broker_name for other in queues}
 
     def _settle(self, act: Callable[[], None]) -> None:
-        """Calls `act`, which takes records out of the spool, until it succeeds.  Sending the records again instead
-        would only make more copies."""
+        """Calls `act`, which takes sent records out of the spool, until it succeeds, because a record that stays would
+        be sent again."""
         failures = 0
         while True:
             try:
@@ -341,8 +344,8 @@ def _frame_kind(row: Row) -> str:
 
 
 def _waits(row: Row) -> bool:
-    """Returns True if a broker answers this message only when disk and slave have it.  SEND_OK for another message
-    says nothing about disk and slave."""
+    """Returns True if a broker answers this message only when disk and slave have it.  A SEND_OK for a message that
+    does not wait says nothing about disk and slave."""
     return b"\x02WAIT\x01false\x02" not in _properties(row)
 
 
@@ -351,8 +354,8 @@ def _properties(row: Row) -> bytes:
 
 
 def batch_of(rows: Sequence[Row], queues: Queues) -> OutgoingBatch:
-    """Makes a batch of records, with their own ids and birth times, for the queues of their lanes.  If the records
-    may go anywhere, the batch has no broker yet."""
+    """Makes a batch of spooled records, which keep their ids and birth times.  `queues` has the queue of each lane.  If
+    the records may go to any queue, the batch has no broker yet."""
     records = Records.walk(b"".join(row.record for row in rows), len(rows))
     records.check()
     chosen = [queues[Lane(row.topic, row.lane)] for row in rows]

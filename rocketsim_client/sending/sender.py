@@ -1,5 +1,5 @@
-"""Sends messages as a batch, and completes their futures when the batch is acknowledged.  Blocks its caller, and
-knows nothing of threads."""
+"""Sends messages as a batch, and completes their futures when the batch is acknowledged.  The sender blocks its caller,
+and starts no threads."""
 
 import re
 import time
@@ -36,7 +36,7 @@ class Lot(NamedTuple):
     entries: Sequence[Pending]
     kind: Kind
     deadline: float
-    routes: int = NEW_ROUTES  # how often its message groups may still be given other queues
+    routes: int = NEW_ROUTES  # how often the lot's message groups may still get other queues
     msg_ids: Sequence[str] | None = None  # the ids of an earlier attempt
 
     def part(self, rows: Sequence[int]) -> "Lot":
@@ -44,13 +44,14 @@ class Lot(NamedTuple):
         return self._replace(entries=[self.entries[row] for row in rows], msg_ids=ids)
 
     def parts(self, groups: Sequence[Sequence[Pending]]) -> "list[Lot]":
-        """Makes one lot for each of these groups of entries."""
+        """Makes one lot for each group of entries, which keep their message ids."""
         ids = dict(zip(self.entries, cast(Sequence[str], self.msg_ids), strict=True))
         return [self._replace(entries=group, msg_ids=[ids[entry] for entry in group]) for group in groups]
 
 
 class MessageSender(Protocol):
-    """Sends messages and columns, and completes their futures.  `Sender` and `SpoolingSender` implement it."""
+    """Sends messages and columns, and completes their futures.  `Sender` and `SpoolingSender` implement this
+    protocol."""
 
     def new_ids(self, count: int, now_ms: int) -> pa.StringArray: ...
     def send(self, entries: Sequence[Pending], kind: Kind, deadline: float) -> None:
@@ -120,12 +121,13 @@ class Sender:
         )
 
     def attempt(self, lot: Lot, outgoing: OutgoingBatch) -> list[Lot]:
-        """Sends `outgoing`, which is made of the lot, and completes the entries once a broker has acknowledged it.
+        """Sends `outgoing`, the batch of the lot's messages, and completes the entries once a broker has acknowledged
+        it.
 
         Without an acknowledgement no entry is completed: the method raises, or returns parts that the caller has to
-        send instead.  If a broker refuses a message of the batch as illegal, it returns the two halves of the batch, so
-        that the other messages are sent.  If the queues of message groups are gone, it returns the groups with new
-        queues.
+        send instead.  If a broker refuses a message of the batch as illegal, the parts are the two halves of the batch,
+        so that the other messages are sent.  If queues of message groups are gone, the parts have other queues, one
+        part for each broker.
         """
         entries = lot.entries
         by_group = lot.routes and any(entry.by_group for entry in entries)
@@ -151,8 +153,8 @@ class Sender:
         return joined(done, lambda some: self.send_columns(some, kind, deadline, routes - 1))
 
     def attempt_columns(self, outgoing: OutgoingBatch, kind: Kind, deadline: float, routes: int) -> BatchPart | Cuts:
-        """Sends columns, and returns where a broker has stored them.  If queues of message groups are gone, it
-        returns the parts, with their rows, that have to be sent instead."""
+        """Sends columns, and returns where a broker has stored them.  If queues of message groups are gone, returns the
+        parts to send instead, each with the numbers of its rows."""
         split_on = QueueNotExist if routes and outgoing.group_hashes is not None else None
         try:
             return self._send_batch(outgoing, deadline, self._retries[kind], split_on)
@@ -209,7 +211,7 @@ class Sender:
         self, outgoing: OutgoingBatch, deadline: float, retries: int, split_on: type[RocketSimError] | None
     ) -> BatchPart:
         """Sends a batch and counts its messages.  `split_on` is the error after which the caller sends parts of the
-        batch instead.  In that case this batch is not counted."""
+        batch instead, so that the batch itself is not counted."""
         count = self._attempts.counts.add
         count(sent=len(outgoing))
         try:
@@ -225,13 +227,13 @@ class Sender:
 
 
 def send_all(sender: MessageSender, entries: Sequence[Pending], kind: Kind, deadline: float) -> None:
-    """Sends the entries and completes their futures.  Every error goes to their futures and none ends a sending
-    thread, because entries that are accepted later would then wait for ever."""
+    """Sends the entries and completes their futures.  Every error goes to the futures.  An Exception does not end the
+    sending thread, because entries that are accepted later would then wait for ever."""
     try:
         if len(entries) == 1 and not _is_columns(entries[0]):
             sender.send_messages(Lot(entries, kind, deadline))
             return
-        for are_columns, run in groupby(entries, _is_columns):  # a lane may have messages and columns
+        for are_columns, run in groupby(entries, _is_columns):  # entries of one lane may be messages or Arrow columns
             if not are_columns:
                 sender.send_messages(Lot(list(run), kind, deadline))
                 continue
@@ -294,8 +296,8 @@ def _is_columns(entry: Pending) -> bool:
 
 
 def results(part: BatchPart, entries: Sequence[Pending]) -> "map[SendResult]":
-    """Returns one result for each message, in order.  The queue objects are the callers' own, unless the batch has
-    moved."""
+    """Returns one result for each message, in order.  The results have the callers' own queue objects, unless the batch
+    has moved to other queues."""
     queues = cast(list[MessageQueue], [entry.queue for entry in entries])
     if queues[0].broker_name != part.broker_name or [queue.queue_id for queue in queues] != _plain(part.queue_ids):
         queues = [MessageQueue(part.topic, part.broker_name, int(queue_id)) for queue_id in part.queue_ids]
@@ -315,8 +317,8 @@ def _plain(values: Sequence[int]) -> Sequence[int]:
 
 
 def of_its_row(error: MessageIllegal, outgoing: OutgoingBatch) -> MessageIllegal:
-    """Translates a broker's refusal, which names a message by its number in the frame, so that it names the row of
-    the caller's columns."""
+    """A broker's refusal names a message by its number in the frame.  Returns the same refusal with the row of the
+    caller's columns."""
     said = _MESSAGE_OF_FRAME.match(str(error))
     if said is None or outgoing.rows is None or int(said[1]) >= len(outgoing.rows):
         return error

@@ -1,8 +1,8 @@
 """A spool keeps messages that no broker has taken yet on this machine's disk, in lanes.
 
-A lane is a set of messages that keep their order.  The messages of one message group are a lane, which is named by the
-hash that also chooses their queue.  The messages for a queue that the caller named are a lane, too.  The messages of a
-topic that may go to any queue are one more lane, but they need no order.
+A lane is a set of messages that keep their order.  The messages of one message group are a lane, whose name is the hash
+that also chooses their queue.  The messages for one queue that the caller named are another lane.  The messages of a
+topic that may go to any queue form one lane, too, although they need no order.
 
 The sender puts a message into the spool when no broker has taken it, or when older messages of its lane are still in
 the spool, so that no message overtakes another.  Replay (`replay.py`) takes the oldest records of each lane, and sends
@@ -10,8 +10,8 @@ them to brokers.  Replay deletes records that a broker has stored, and moves rec
 to the dead ones.
 
 Senders and replay reach the database through one thread, which commits the jobs of all callers together.  If a file of
-the spool is deleted or moved, the spool takes no more records.  If the lock file is gone as well, or the database is
-damaged, replay ends, too.
+the spool is deleted or moved, the spool takes no more records.  If the database is damaged, or if only the lock file is
+gone, replay ends, too.
 """
 
 import contextlib
@@ -87,8 +87,8 @@ class _Job(NamedTuple):
 
 
 class Spool:
-    """Opens the directory for this process alone, until `close`.  Raises SpoolUnusable, which says why that is not
-    possible.  The directory is not locked then.  In a forked child the spool has no records and takes none, because
+    """Opens the directory for this process alone, until `close`.  If that is not possible, raises SpoolUnusable with
+    the reason, and leaves the directory unlocked.  In a forked child the spool has no records and takes none, because
     it belongs to the parent.  Thread-safe."""
 
     def __init__(
@@ -153,8 +153,8 @@ class Spool:
 
     def holds(self, lane: Lane) -> bool:
         """Returns True if later messages of the lane have to go into the spool, too.  Messages that may go to any queue
-        need no order.  Such messages go to brokers again as soon as a broker has taken a message of their lane, or if
-        the spool takes no more records."""
+        need no order, so they go to brokers again as soon as a broker has taken a message of their lane, or if the
+        spool takes no more records."""
         backlog = self._lanes.get(lane)
         if backlog is None or lane.name != ANY_QUEUE:
             return backlog is not None
@@ -164,8 +164,8 @@ class Spool:
         """Writes records, each with its lane and message id, and returns when all are on the disk.
 
         Raises SpoolFailed if no record was kept, because the spool is full, the disk takes no more, or the spool's
-        files are gone.  With `maybe_stored` the files were removed during this call, and this process still sends the
-        records to brokers if it can.  Raises ClientClosed if the spool is closed.
+        files are gone.  If the files were removed during this call, the error has `maybe_stored`, because this process
+        still sends the records to brokers if it can.  Raises ClientClosed if the spool is closed.
         """
         now_ms = self._now_ms()
         rows = [
@@ -215,8 +215,8 @@ class Spool:
             return list(self._lanes)
 
     def wait_for_news(self, known: int, pause_s: float | None) -> int | None:
-        """Waits until the spool's news number differs from `known`, or for `pause_s`, and returns the number.  Each
-        new lane and each `wake_replay` changes it.  Returns None if replay has ended."""
+        """Waits until the spool's news number differs from `known`, or for `pause_s`, and returns the number.  The
+        number changes with each new lane and each `wake_replay`.  Returns None if replay has ended."""
         with self._lock:
             self._changed.wait_for(lambda: self._news != known or self._replay_ended, pause_s)
             return None if self._replay_ended else self._news
@@ -257,7 +257,7 @@ class Spool:
         return [row for row in rows if not row.is_damaged]
 
     def taken(self, rows: Sequence[Row]) -> None:
-        """Notes that a broker takes messages of these rows' lanes again."""
+        """Notes that brokers take messages again from the lanes of these rows."""
         with self._lock:
             for lane in {Lane(row.topic, row.lane) for row in rows}:
                 if lane in self._lanes:
@@ -285,7 +285,8 @@ class Spool:
             logger.error("spool %s: message %s of topic %r is dead: %s", self.directory, row.msg_id, row.topic, reason)
 
     def failed(self, failure: str) -> None:
-        """Notes why the last attempt to empty the spool has failed.  An empty text means that it has not failed."""
+        """Notes why the last attempt to empty the spool has failed.  `failure` is empty if the last attempt has not
+        failed."""
         self._failure = failure
 
     # --- called by the application --------------------------------------------------------------------------------
@@ -305,9 +306,8 @@ class Spool:
             )
 
     def wait_until_empty(self, timeout_s: float | None) -> bool:
-        """Returns True once no message waits for a broker, or False after `timeout_s`.  Raises at once if this process
-        will not send the messages any more, which is ClientClosed after `close`, or SpoolUnusable if the spool has
-        failed or belongs to the parent process."""
+        """Returns True once no message waits for a broker, or False after `timeout_s`.  Raises ClientClosed at once
+        after `close`.  Raises SpoolUnusable at once if the spool has failed or belongs to the parent process."""
         with self._lock:
             self._refuse_in_a_child()
             self._changed.wait_for(lambda: not self._lanes or self._replay_ended, timeout_s)
@@ -334,9 +334,14 @@ class Spool:
         self._thread.join()
         if self._refusal and not self._is_broken and self._lanes:
             count = sum(backlog.count for backlog in self._lanes.values())
-            logger.error("spool %s: %d messages that no broker has are in files that are gone", self.directory, count)
+            logger.error(
+                "spool %s: %d messages were not sent, and the spool's files with them were deleted, moved or replaced",
+                self.directory,
+                count,
+            )
         if not self._lanes:
-            with contextlib.suppress(sqlite3.Error):  # for example, the disk is full or the database is damaged
+            # Fails, for example, if the disk is full or the database is damaged.
+            with contextlib.suppress(sqlite3.Error):
                 self._file.give_back()
         self._file.close()
 
@@ -354,7 +359,7 @@ class Spool:
 
     def _refuse_in_a_child(self) -> None:
         if self.is_parents:
-            raise SpoolUnusable(f"spool {self.directory}: it belongs to the parent process")
+            raise SpoolUnusable(f"spool {self.directory} belongs to the parent process")
 
     def _enqueue(self, work: Callable[[SpoolFile], Any], undo: Callable[[], None] = lambda: None) -> "Future[Any]":
         if self._closed:
@@ -376,7 +381,8 @@ class Spool:
             self._commit(jobs)
 
     def _commit(self, jobs: Sequence[_Job]) -> None:
-        """Does all waiting jobs in one transaction.  If a job fails, each job gets its own transaction."""
+        """Does all waiting jobs in one transaction.  If a job fails, each job is repeated in a transaction of its
+        own."""
         try:
             with self._file.transaction():
                 results = [job.work(self._file) for job in jobs]
@@ -396,9 +402,9 @@ class Spool:
     # --- lost files -----------------------------------------------------------------------------------------------
 
     def _look_at_files(self) -> None:
-        """Refuses further records if a file of the spool is no longer at its path.  SQLite would go on writing to
-        the old files, which only this process can read.  Replay still sends the records in them, unless the lock
-        file is gone, because another process may then have opened the same database."""
+        """Refuses further records if a file of the spool is no longer at its path, because SQLite would go on writing
+        to a removed file, which no other process can open.  Replay still sends the records in the removed files.  If
+        only the lock file is gone, replay ends, because another process may have opened the same database."""
         if not self.is_parents and not self._refusal and (name := self._file.displaced()):
             self._refuse_from_now_on(
                 f"{name} was deleted, moved or replaced while it was open: nothing more is spooled; make another "

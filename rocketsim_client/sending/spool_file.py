@@ -24,7 +24,7 @@ DATABASE = "spool.db"
 LOCK = "spool.lock"
 OF_SQLITE = (f"{DATABASE}-wal", f"{DATABASE}-shm")  # these files exist as long as the database is open
 SCHEMA = 1
-APPLICATION_ID = 0x52535370  # "RSSp"; a database that nobody has written to has 0
+APPLICATION_ID = 0x52535370  # the letters "RSSp"; a new database has 0
 
 _TABLES = (
     "CREATE TABLE records (id INTEGER PRIMARY KEY, topic TEXT NOT NULL, lane TEXT NOT NULL, msg_id TEXT NOT NULL, "
@@ -73,8 +73,8 @@ class Dead(NamedTuple):
 
 
 class SpoolFile:
-    """The open database, for this process alone.  The constructor raises SpoolUnusable, which says why the database
-    cannot be opened and what to do.  The directory is not locked then.
+    """The spool's database, which only this process may write.  The constructor raises SpoolUnusable, which says why
+    the database cannot be opened and what to do, and then leaves the directory unlocked.
 
     The methods raise sqlite3's errors.  A transaction that raises changes nothing.
     """
@@ -114,10 +114,10 @@ class SpoolFile:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._database))
 
     def displaced(self) -> str:
-        """Returns the name of an open file that is no longer at its path, because it or a directory was deleted,
-        moved or replaced.  A process that opens the path then does not find what this process writes.  Returns an
-        empty text if all files are in place.  LOCK is returned only if the database is in its place.  Any thread may
-        call this."""
+        """Returns the name of an open file that is no longer at its path, because it or a directory was deleted, moved
+        or replaced.  A process that opens the path would not find what this process writes to the displaced file.
+        Returns an empty text if all files are in place.  Returns LOCK only if the files of the database are in place.
+        Any thread may call this."""
         for path, identity in self._identities.items():
             if identity is None or _identity(path) != identity:
                 return os.path.basename(path)
@@ -262,7 +262,8 @@ def _identity(file: int | str | Path) -> tuple[int, int] | None:
 
 class _Lock:
     """The lock of the directory, in a file of its own, because SQLite's own lock would keep readers out.  The lock is
-    held until `release` or the end of this process.  A forked child does not hold it."""
+    held until `release` or the end of this process.  A forked child closes its copy of the lock file, so that only the
+    parent has the lock."""
 
     def __init__(self, directory: Path) -> None:
         """Raises SpoolUnusable if another process has the lock, and OSError if the file cannot be opened or written."""
@@ -315,7 +316,7 @@ def _made(directory: Path) -> tuple[int, int] | None:
 def open_database(directory: Path) -> sqlite3.Connection:
     path = directory / DATABASE
     try:
-        # One thread at a time uses the database, but it is not the thread that opens it here.
+        # Only one thread at a time uses the database, but not the thread that opens it here.
         database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     except sqlite3.Error as error:
         raise _unusable(directory, error) from error
@@ -381,6 +382,6 @@ def _unusable(directory: Path, error: Exception) -> SpoolUnusable:
 
 
 def is_damage(error: Exception) -> bool:
-    """Returns True if SQLite says that the database is damaged.  Other errors, such as a full disk, may be over at
-    the next call."""
+    """Returns True if SQLite says that the database is damaged.  After another error, such as a full disk, a later call
+    may succeed."""
     return type(error) is sqlite3.DatabaseError

@@ -29,7 +29,7 @@ class Spooling:
             self.replay = Replay(
                 self.spool, attempts, publish_table, timeout_s=options.timeout_s, clock=clock, enough=spool.enough
             )
-        except BaseException:  # for example because the system has no thread for replay
+        except BaseException:  # for example, the system has no thread for replay
             self.spool.close()
             raise
 

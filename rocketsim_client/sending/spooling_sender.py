@@ -35,9 +35,9 @@ NO_BROKER = ""  # the broker name of a message whose queue is chosen later, when
 
 
 class AcceptingTable:
-    """Chooses the queue of an accepted message, or leaves the choice open: while no broker is known, and always for
-    message groups.  All message groups of a topic then pass through one lane of the outbox, even if the route
-    changes meanwhile, and reach the spool in their order."""
+    """Chooses the queue of an accepted message.  The choice stays open while no broker is known, and always for message
+    groups.  With an open choice all message groups of a topic pass through one lane of the outbox, even if the route
+    changes, and reach the spool in their order."""
 
     def __init__(self, publish_table: PublishTable, spool: Spool) -> None:
         self._publish_table = publish_table
@@ -175,8 +175,8 @@ class SpoolingSender:
     # --- all ----------------------------------------------------------------------------------------------------------
 
     def _is_for_the_spool(self, error: RocketSimError, *, by_group: bool) -> bool:
-        """Returns True if a later attempt may succeed.  After a missing queue this is so only for message groups,
-        because their queues change with the route."""
+        """Returns True if a later attempt may succeed.  After QueueNotExist a later attempt may succeed only for
+        message groups, because their queues change with the route."""
         if self._spool.is_parents or isinstance(error, SpoolFailed):
             return False
         if isinstance(error, QueueNotExist):
@@ -184,8 +184,8 @@ class SpoolingSender:
         return isinstance(error, SendFailed) or is_worth_sending_again(error)
 
     def _spooled(self, outgoing: OutgoingBatch, lanes: Sequence[Lane], failure: RocketSimError | None) -> BatchPart:
-        """Writes the messages to the spool, and counts them even if that fails.  SpoolFailed names this failure and
-        the earlier one."""
+        """Writes the messages to the spool, and counts them even if that fails.  The text of SpoolFailed names the
+        spool's failure and the failure of the send."""
         had_failed = isinstance(failure, SendFailed | QueueNotExist)
         is_pinned = lanes[0].is_queue
         columns = outgoing.outgoing()

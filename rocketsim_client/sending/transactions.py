@@ -46,8 +46,8 @@ Checker = Callable[[MessageView], bool | None]  # True commits, False rolls back
 
 
 class Transaction:
-    """One message that readers see when it is committed.  The end of a `with` block commits it, and an exception in
-    the block rolls it back."""
+    """One message that readers see when it is committed.  The end of a `with` block commits the transaction, and an
+    exception in the block rolls it back."""
 
     def __init__(
         self,
@@ -89,7 +89,8 @@ class Transaction:
     @property
     def status(self) -> CommitStatus | None:
         """The status of the last `commit` or `rollback`, also of the one at the end of the block.  The status says
-        which brokers have stored the commit or rollback.  None means that neither was answered yet."""
+        which brokers have stored the commit or rollback.  The status is None while neither a commit nor a rollback was
+        answered."""
         return self._status
 
     def send(
@@ -112,13 +113,13 @@ class Transaction:
     def commit(self) -> CommitStatus:
         """Commits the message: readers see it when the call returns.  The status says which brokers have stored the
         commit.  `COMMIT_OK` means that the commit is final in the broker's mode.  `SLAVE_NOT_AVAILABLE` means that a
-        SYNC_MASTER had no slave.  If that broker is lost before a slave has caught up, a broker asks the producer
-        again, or the message is lost as well.  A second commit is answered like the first.
+        SYNC_MASTER had no slave.  If the master is lost before a slave has the commit, a broker asks the producer about
+        the transaction again, or the message is lost, too.  A second commit is answered like the first.
 
-        Raises SendFailed if it is not known whether the message is committed.  In that case the broker will ask.
-        Raises NotFound if the transaction is not open any more, because the broker has given it up, its topic was
-        deleted, or it was rolled back.  Raises ClientClosed if the producer was closed before, and the broker will ask
-        another producer.
+        Raises SendFailed if it is not known whether the message is committed.  After a SendFailed the broker asks the
+        producer.  Raises NotFound if the transaction is not open any more, because the broker has given it up, its
+        topic was deleted, or it was rolled back.  Raises ClientClosed if the producer was closed before, and the broker
+        will ask another producer.
         """
         return self._end(commit=True)
 
@@ -170,7 +171,8 @@ class Transactions:
             attempts.over(HalfMessages(cluster, self._client_id)), publish_table, options, cluster.first_address
         )
         self._lock = threading.Lock()
-        # Id -> transaction that this process may still end.  Weak, so that it has none that the program has dropped.
+        # Transaction id -> transaction that this process may still end.  The dict is weak, so that it does not keep a
+        # transaction that the program has dropped.
         self._here: weakref.WeakValueDictionary[str, Transaction] = weakref.WeakValueDictionary()
         self._topics: dict[str, None] = {}
         self._threads: dict[str, threading.Thread] = {}  # broker name -> the thread that answers its questions
@@ -181,7 +183,7 @@ class Transactions:
         (msg_id,) = self._sender.new_ids(1, time.time_ns() // 1_000_000).to_pylist()
         topic = cast(MessageQueue, entry.queue).topic
         with self._lock:
-            self._here[msg_id] = transaction  # must be known before a broker may ask
+            self._here[msg_id] = transaction  # the id has to be known before a broker can ask about it
         try:
             lot = Lot(entries=[entry], kind=kind, deadline=self._clock() + timeout_s, msg_ids=[msg_id])
             self._sender.send_messages(lot)
@@ -270,7 +272,7 @@ class Transactions:
                     )
                     self._threads[name].start()
         if new_topics:
-            self._cancel()  # the next call then names the new topics, too
+            self._cancel()  # ends the current call, so that the next call also names the new topics
 
     def _answer(self, broker_name: str) -> None:
         failures = 0

@@ -31,7 +31,7 @@ class NameServers:
         unreachable = self._unreachable.current(time.monotonic())
         for address in sorted(self._in_order(), key=lambda address: address in unreachable):
             if unknown and address in unreachable:
-                break  # this name server would probably not answer, and cost a timeout
+                break  # asking an unreachable name server would probably cost a timeout for nothing
             try:
                 answer = ask(address)
             except TopicNotExist as error:
@@ -51,8 +51,9 @@ class NameServers:
         raise NameServerUnavailable(f"no name server answered ({servers}): {failure}") from failure
 
     def change(self, what: str, change: Callable[[str], int]) -> dict[str, int]:
-        """Makes a change on every name server, and returns their answers by address.  Raises NameServerUnavailable, or
-        the refusal itself, if a name server refuses."""
+        """Makes a change on every name server, and returns their answers by address.  Raises NameServerUnavailable,
+        which names the servers that made the change, if another one refuses or does not answer.  If none made the
+        change, raises the first refusal itself."""
         changed, refusals = at_once(self._addresses, change)
         if refusals:
             first = next(iter(refusals.values()))

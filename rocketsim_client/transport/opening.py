@@ -15,7 +15,7 @@ from rocketsim_client.transport.transport import Transport
 
 logger = logging.getLogger(__name__)
 
-DETECTION_PAUSE_S = 1.0  # the pause after a detection that no server has answered
+DETECTION_PAUSE_S = 1.0  # the pause after no server has answered, before the protocol is detected again
 
 
 def open_transport(connection: Connection) -> Transport:
@@ -32,7 +32,7 @@ def open_transport(connection: Connection) -> Transport:
             transport = NamespacedTransport(transport, connection.namespace)
     else:
         if connection.protocol == "grpc" and (connection.namespace or connection.namespace_v2):
-            raise InvalidParameter("namespace: RocketSim's own servers have none; leave it out")
+            raise InvalidParameter("namespace: RocketSim's own servers have no namespaces; leave the option out")
         from rocketsim_client.transport.own.transport import GrpcTransport
 
         transport = GrpcTransport(connection)
@@ -44,7 +44,7 @@ def open_transport(connection: Connection) -> Transport:
 
 
 def with_detected_protocol(connection: Connection) -> Connection:
-    """Replaces `protocol=auto` by the protocol that the servers speak.  Returns the same connection if it names a
+    """Replaces `protocol=auto` by the protocol that the servers speak.  Returns `connection` unchanged if it names a
     protocol, or if no server answers."""
     if connection.protocol != "auto":
         return connection

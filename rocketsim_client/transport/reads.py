@@ -93,11 +93,10 @@ class ReadCalls(Protocol):
     def wait_for_records(
         self, address: str, topic: str, ends: Mapping[int, int], hold_s: float, timeout_s: float
     ) -> bool:
-        """Lets the broker answer when one of the queues has a record at or after its offset in `ends`, which maps queue
-        ids to the queues' ends.
+        """Returns True as soon as one of the queues has a record at or after its offset in `ends`, which maps queue ids
+        to the queues' ends.
 
-        Returns False if no record came within `hold_s`.  Over a protocol that has no such call it returns False at
-        once.
+        Returns False if no record came within `hold_s`.  Returns False at once over a protocol that has no such call.
         """
 
     def search_offsets(

@@ -13,8 +13,8 @@ from rocketsim_client.transport.under_way import UnderWay
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """An open transaction about which a broker asks.  `times` counts the broker's questions about it, this one
-    included."""
+    """An open transaction about which a broker asks.  `times` counts the broker's questions about the transaction,
+    including this one."""
 
     topic: str
     transaction_id: str
@@ -23,8 +23,8 @@ class OpenTransaction:
 
 
 class EndAnswer(NamedTuple):
-    """The answer to a commit or rollback.  `status` says which brokers have stored it.  `again` is True if this
-    broker has stored it, but its disk or slave did not confirm it in time."""
+    """The answer to a commit or rollback.  `status` says which brokers have stored the commit or rollback.  `again` is
+    True if this broker has stored the commit or rollback, but its disk or slave did not confirm that in time."""
 
     again: bool
     status: CommitStatus

@@ -1,9 +1,9 @@
 """A transport: all calls of the client to name servers and brokers, whatever the protocol.
 
-A transport has six sets of calls, each described by a class here: `RouteCalls`, `SendCalls`, `ReadCalls`,
-`ConsumptionCalls`, `TransactionCalls`, `AdminCalls`.  Calls take messages as columns and return encoded records.  Every
-call to a broker has an address and a timeout, is tried once, and raises the errors of `errors.py`.  A call that the
-transport's protocol does not have raises NotSupported.
+A transport has six sets of calls.  The classes that describe these sets are `RouteCalls`, `SendCalls`, `ReadCalls`,
+`ConsumptionCalls`, `TransactionCalls` and `AdminCalls`.  Calls take messages as columns and return encoded records.
+Every call to a broker has an address and a timeout, is tried once, and raises the errors of `errors.py`.  A call that
+the transport's protocol does not have raises NotSupported.
 """
 
 from typing import TYPE_CHECKING, Protocol
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from rocketsim_client.transport.reads import ReadCalls
 from rocketsim_client.transport.routes import RouteCalls
 
-if TYPE_CHECKING:  # a process that only reads does not import these
+if TYPE_CHECKING:  # a process that only reads does not import these modules
     from rocketsim_client.transport.admin import AdminCalls
     from rocketsim_client.transport.consumption import ConsumptionCalls
     from rocketsim_client.transport.sends import SendCalls

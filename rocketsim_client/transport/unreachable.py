@@ -8,11 +8,11 @@ SILENT_FOR_S = 10.0
 
 
 class UnreachableAddresses(dict[str, float]):
-    """Maps each address that did not answer to the time until which it is asked last.  An address may still be in the
-    dict when this time is over.
+    """Maps each address that did not answer to the time until which it is asked last.  An address may stay in the dict
+    after its time is over.
 
-    An address that refused the connection is asked last for 1 s.  One that did not answer in time is asked last for 10
-    s, because each try takes a complete timeout.
+    An address that refused the connection is asked last for 1 s.  An address that did not answer in time is asked last
+    for 10 s, because each try takes a complete timeout.
     """
 
     def failed(self, address: str, now: float, *, silent: bool) -> bool:

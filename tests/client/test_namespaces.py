@@ -142,5 +142,5 @@ def test_a_namespace_is_refused_where_it_makes_no_sense() -> None:
     for given_twice in ({"namespace": "a%b"}, {"namespace_v2": "ü"}, {"namespace": "a", "namespace_v2": "b"}):
         with pytest.raises(InvalidParameter, match="namespace"):
             Connection.of("a:1", **given_twice)  # type: ignore[arg-type]
-    with pytest.raises(InvalidParameter, match="RocketSim's own servers have none"):
+    with pytest.raises(InvalidParameter, match="RocketSim's own servers have no namespaces"):
         open_transport(Connection.of("a:1", protocol="grpc", namespace=INSTANCE))

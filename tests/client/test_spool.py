@@ -856,7 +856,10 @@ def test_messages_that_are_lost_with_their_files_are_counted_in_the_log(one, dir
         refuse_all(one)
         send_all(producer, range(3))
         shutil.rmtree(directory)
-    assert f"spool {directory}: 3 messages that no broker has are in files that are gone" in caplog.messages
+    assert (
+        f"spool {directory}: 3 messages were not sent, and the spool's files with them were deleted, moved or replaced"
+        in caplog.messages
+    )
 
 
 # --- processes -------------------------------------------------------------------------------------------------------

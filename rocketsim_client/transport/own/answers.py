@@ -33,7 +33,7 @@ def acknowledged(answer: pb.SendResponse, queue_ids: Sequence[int], sizes: Seque
     queues, extents = answer.queues, answer.runs
     if sum([extent.count for extent in extents]) != count or sum([queue.count for queue in queues]) != count:
         raise BadAnswer(
-            f"{address} acknowledged another number of messages than the {count} that it was sent", address=address
+            f"{address} was sent {count} messages, and acknowledged another number of messages", address=address
         )
     if count == 1:
         only_queue, only_extent = queues[0].first_queue_offset, extents[0].commit_log_offset
@@ -73,7 +73,7 @@ def queue_bounds(answer: pb.QueueBoundsResponse, address: str) -> dict[int, Queu
     ends = {LogEpoch(item.epoch.epoch, item.epoch.epoch_id): item.offsets for item in answer.epoch_ends}
     if any(len(offsets) != len(answer.entries) for offsets in ends.values()):
         raise BadAnswer(
-            f"{address} sent the ends of epochs for another number of queues than its answer has", address=address
+            f"{address} sent ends of epochs that do not match the number of queues in its answer", address=address
         )
     return {
         entry.queue_id: QueueBounds(

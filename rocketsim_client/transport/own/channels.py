@@ -50,8 +50,8 @@ _CLOSED_AT_ONCE = re.compile(
     "failed to connect.*(handshake|verification|Socket closed|reset by peer|Broken pipe|Cannot check peer)", re.I | re.S
 )
 
-# A forked child keeps its parent's channels here and does not use them. If it destroyed one, it could wait for ever for
-# threads that only the parent has.
+# A forked child keeps its parent's channels here and does not use them.  Destroying a channel in the child could wait
+# for ever for threads that only the parent has.
 _inherited: list[Any] = []
 
 
@@ -59,8 +59,8 @@ class Channels:
     """One gRPC channel for each address.  `options` are gRPC's channel arguments.  With `credentials` the calls are
     signed.  Without `tls` the channels are plaintext.  Thread-safe.
 
-    A channel keeps the certificates that the files had when it was opened.  If a server refuses them, and the files
-    have changed since, the next call opens a new channel.
+    A channel keeps the certificates that the files had when it was opened.  If a server refuses these certificates, and
+    the files have changed since, the next call opens a new channel.
     """
 
     def __init__(
@@ -209,8 +209,8 @@ class Channels:
         if error.code() == grpc.StatusCode.UNIMPLEMENTED and _rocketmq_code(error) is None:
             return self._unknown_call(address, stub_type, method)
         if error.code() == grpc.StatusCode.UNAVAILABLE and _CLOSED_AT_ONCE.search(error.details() or ""):
-            # With TLS, the error first says what is wrong with TLS.  Without TLS, the remoting protocol is tried first,
-            # because RocketMQ takes plaintext and TLS on one port, and the error would only say that it speaks TLS.
+            # With TLS, the reason why TLS fails comes first.  Without TLS, a server of RocketMQ is recognised first.
+            # RocketMQ takes plaintext and TLS on one port, so the TLS check would only say that the server speaks TLS.
             failure = self._tls_failure(address, method) if self._tls is not None else None
             if failure is None and speaks_remoting(address):
                 return BrokerRefused(f"{method} at {address}: {ROCKETMQ}", address=address, code=3)

@@ -28,9 +28,9 @@ class RangeStreams:
     def frames(
         self, address: str, request: pb.PullRangeRequest, deadline: float, timeout_s: float
     ) -> Iterator[Received[pb.PullFrame]] | None:
-        """Returns the frames of the call.  Returns None if the address has offered no stream that works: the broker has
-        done nothing then, and the call has to go over gRPC.  The call ends at `deadline` (monotonic clock).  Errors
-        name the whole time of the call, `timeout_s`."""
+        """Returns the frames of a PullRange call.  Returns None, so that the caller uses gRPC, if the address has
+        offered no stream that works.  The broker has done nothing when None is returned.  The call ends at `deadline`
+        (monotonic clock).  Errors name the whole time of the call, `timeout_s`."""
         offer = self.offers.usable(address)
         if offer is None:
             return None
@@ -51,9 +51,9 @@ class RangeStreams:
     def send(
         self, address: str, request: pb.SendRequest, records: bytes | memoryview, timeout_s: float
     ) -> pb.SendResponse | None:
-        """Sends the records and returns the answer.  Returns None if the broker has offered no stream for them, or
-        if they could not be sent: the broker has stored nothing then, and the call has to go over gRPC.  After
-        BrokerUnavailable and CallTimeout the records may or may not be stored."""
+        """Sends the records and returns the answer.  Returns None, so that the caller uses gRPC, if the broker has
+        offered no stream for the records, or could not get them all.  The broker has stored nothing when None is
+        returned.  After BrokerUnavailable and CallTimeout it is unknown whether the records are stored."""
         offer = self.offers.usable(address)
         if offer is None or len(records) > offer.max_send_bytes:
             return None

@@ -22,8 +22,8 @@ _V2_CALL = "/apache.rocketmq.v2.MessagingService/QueryRoute"
 
 
 def kind_without_call(stub: Callable[[type], Any], channel: grpc.Channel, service: str) -> str:
-    """Returns the end of an error, which says what kind of server it is that knows no call of `service`, and which
-    address to give instead."""
+    """Returns the end of an error text for a server that knows no call of `service`.  The text says what kind of server
+    it is, and which address to give instead."""
     if service == NAME_SERVER:
         if _knows(lambda: stub(BrokerStub).QueueBounds(pb.QueueBoundsRequest(), timeout=PROBE_S)):
             return (

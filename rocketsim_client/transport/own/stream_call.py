@@ -37,7 +37,7 @@ class _Broken(Exception):
 
 
 class NotThisCall(Exception):
-    """The broker has done nothing for this call, which has to go over gRPC.  The next call may use a stream."""
+    """The broker has done nothing for this call, which has to go over gRPC, but the next call may use a stream."""
 
 
 class StreamCall:
@@ -63,8 +63,8 @@ class StreamCall:
 
     def begin(self, offer: pb.StreamOffer, request: pb.PullRangeRequest) -> bool:
         """Connects, sends the request and reads the head of the first answer.  Returns False if the stream does not
-        work, or if the broker does not serve the request over it.  If it returns False, the broker has done
-        nothing."""
+        work, or if the broker does not serve the request over it.  The broker has done nothing when False is
+        returned."""
         asked = self._request(offer, pull=request)
         if len(asked) > range_stream.MAX_REQUEST_BYTES:
             raise NotThisCall
@@ -85,8 +85,8 @@ class StreamCall:
     def send(
         self, offer: pb.StreamOffer, request: pb.SendRequest, records: bytes | memoryview
     ) -> pb.SendResponse | None:
-        """Sends the records and returns the answer.  Returns None if the broker did not get the whole request, or
-        does not serve it over a stream.  The broker has stored nothing then."""
+        """Sends the records and returns the answer.  Returns None if the broker did not get the whole request, or does
+        not serve it over a stream.  The broker has stored nothing when None is returned."""
         asked = self._request(offer, send=request, records_bytes=len(records))
         try:
             self._connect(offer)
@@ -192,9 +192,8 @@ class StreamCall:
         return self._socket
 
     def _limit(self, option: int) -> None:
-        """Limits the socket's next read or write to the time that is left until the deadline.  The limit is the
-        kernel's timeout, because Python's own timeout would call `poll` before each read, which then returns fewer
-        bytes."""
+        """Limits the socket's next read or write to the time that is left until the deadline.  The limit is set as the
+        kernel's timeout.  Python's own timeout would call `poll` before each read, which then returns fewer bytes."""
         left = self._deadline - time.monotonic()
         if left <= 0:
             raise self._timed_out()
@@ -203,7 +202,7 @@ class StreamCall:
         self._connected_socket.setsockopt(socket.SOL_SOCKET, option, value)
 
     def _write_all(self, parts: list[memoryview]) -> None:
-        """Writes all parts.  After an OSError the broker cannot have received all of them."""
+        """Writes all parts.  An OSError means that the broker cannot have received all parts."""
         while parts:
             self._limit(socket.SO_SNDTIMEO)
             try:

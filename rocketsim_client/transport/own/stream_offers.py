@@ -40,7 +40,8 @@ class StreamOffers:
             self._offers[address] = offer
 
     def could_not_use(self, address: str, offer: pb.StreamOffer) -> None:
-        """Drops the offer, which may come from a process that has ended.  The next call asks for another one."""
+        """Drops the offer, which may come from a process that has ended.  The next call asks the broker for a new
+        offer."""
         self._offers.pop(address, None)
         self._not_had[address] = offer
 
@@ -50,7 +51,7 @@ class StreamOffers:
             self._offers[address] = _tcp_alone(offer)
 
     def failed(self, address: str) -> None:
-        """Lets the next calls use only gRPC, for `NOT_AGAIN_FOR_S`."""
+        """Makes the calls to the address use only gRPC for the next `NOT_AGAIN_FOR_S`."""
         self._offers.pop(address, None)
         self._not_until[address] = time.monotonic() + NOT_AGAIN_FOR_S
 

@@ -20,8 +20,8 @@ class GrpcTransport:
     use.  Thread-safe."""
 
     def __init__(self, connection: Connection) -> None:
-        """With `connection.range_streams`, ranges and sends use plain sockets if the broker offers them.  With TLS
-        as well, only Unix sockets are used, because their bytes do not leave this machine."""
+        """With `connection.range_streams`, ranges and sends use plain sockets if the broker offers them.  With TLS only
+        Unix sockets are used, because their bytes do not leave this machine."""
         options = dict(connection.channel_options)
         self.channels = Channels(options, connection.credentials, connection.tls)
         self.streams = RangeStreams(tcp=connection.tls is None) if connection.range_streams else None

@@ -61,7 +61,8 @@ class RemotingAdmin:
         call = self._commands.get(name, UnsupportedCall(command))
         try:
             return call(address, request, timeout_s)
-        except (TypeError, ValueError) as error:  # protobuf's, for a value that no field of the response can have
+        # Protobuf raises these errors for a value that no field of the response can have.
+        except (TypeError, ValueError) as error:
             raise BadAnswer(
                 f"{command} at {address}: a value in the answer is impossible: {error}", address=address
             ) from error
@@ -85,7 +86,7 @@ class RemotingAdmin:
         return pb.UpdateTopicResponse(topic=topic)
 
     def _attributes(self, address: str, topic: str, timeout_s: float) -> Mapping[str, str]:
-        """Returns the present attributes of a topic.  A new topic has none, and a broker of 4.x knows no attributes."""
+        """Returns the present attributes of a topic, which are empty for a new topic and at a broker of 4.x."""
         request = Request(RequestCode.GET_TOPIC_CONFIG, f"the settings of topic {topic!r}", {"topic": topic})
         absent = (ResponseCode.TOPIC_NOT_EXIST, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
         reply = self._connections.call(address, request, timeout_s, absent)

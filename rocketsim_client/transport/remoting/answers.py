@@ -24,7 +24,7 @@ from rocketsim_client.errors import (
 from rocketsim_client.model import GetMessageStatus
 
 _ACL = "AclException|check signature failed|username cannot be null|authoriz|authentic|User:|No accessKey"
-# RocketMQ answers with a code for several errors.  These words in the remark tell them apart.
+# Some of RocketMQ's codes stand for several errors.  The words in the remark tell these errors apart.
 _BY_REMARK: tuple[tuple[ResponseCode, re.Pattern[str], type[RocketSimError]], ...] = (
     (ResponseCode.NO_PERMISSION, re.compile(_ACL, re.I), AccessDenied),
     (ResponseCode.SYSTEM_ERROR, re.compile(_ACL, re.I), AccessDenied),
@@ -94,6 +94,6 @@ def part(value: Mapping[Any, Any], name: str, kind: type, address: str) -> Any:
 
 
 def pull_status(code: int, remark: str) -> GetMessageStatus:
-    """Returns the status of a pull.  RocketMQ 4 and 5 write the status into the remark.  If the remark has none, the
-    response code decides."""
+    """Returns the status of a pull.  RocketMQ 4 and 5 write the status into the remark.  If the remark has no status,
+    the response code decides."""
     return _STATUSES.get(remark) or _BY_PULL_CODE[ResponseCode(code)]

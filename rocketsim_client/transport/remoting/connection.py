@@ -1,7 +1,8 @@
 """One connection to a server: any thread sends requests, and one thread reads answers and passes them to the callers.
 
-A server also sends requests over the connection.  Only a flag in the header tells a server's request from an answer:
-the server numbers its requests itself, so its number may be that of a request which waits here for an answer.
+A server also sends requests over the connection.  Only a flag in the header tells a server's request from an answer.
+The number of a server's request does not, because the server counts its own requests, and may use the number of a
+request that waits here for an answer.
 """
 
 import itertools
@@ -122,7 +123,8 @@ class Connection:
         inbox.waiting.clear()
 
     def fail(self, why: RocketSimError) -> None:
-        """Ends the connection, and raises `why` in all callers that wait.  Only the first reason counts."""
+        """Ends the connection, and raises `why` in all callers that wait.  If the connection fails more than once, the
+        first reason counts."""
         with self._lock:
             if self._failure is None:
                 self._failure = why
@@ -155,7 +157,8 @@ class Connection:
             )
         except OSError as error:
             why = BrokerUnavailable(f"{self.address}: the connection broke ({error})", address=self.address)
-            # A TLS 1.3 server checks the client's certificate after the client's handshake has ended, so here.
+            # A TLS 1.3 server checks the client's certificate after the client's handshake has ended, so a refused
+            # certificate is seen only here, by a read.
             if self._tls is not None and isinstance(error, ssl.SSLError) and "ALERT" in (error.reason or ""):
                 why = TlsFailed(f"{self.address}: {needs_certificate(self._tls)}", address=self.address)
         self.fail(why)
@@ -188,7 +191,7 @@ class Connection:
     def _arrived(self, form: Form, head: bytes, body: memoryview) -> None:
         flag, opaque = _numbers(form, head)
         if not flag & frame.IS_ANSWER:
-            return  # a request of the server, which expects an answer only from members of groups
+            return  # the server's own requests need no answer from a client that is in no group
         inbox = self._inboxes.pop(opaque, None)
         if inbox is not None:  # None: the caller has given up
             inbox.waiting.discard(opaque)
@@ -196,7 +199,8 @@ class Connection:
 
 
 def _numbers(form: Form, head: bytes) -> tuple[int, int]:
-    """Returns the flag and the request's number (opaque), if possible without decoding the whole header."""
+    """Returns the flag and the request's number (opaque).  The whole header is decoded only if a search does not find
+    them."""
     if form is Form.JSON and head.count(b'"flag"') == 1 == head.count(b'"opaque"'):
         flag, opaque = _FLAG.search(head), _OPAQUE.search(head)
         if flag and opaque:

@@ -33,8 +33,8 @@ def retry_topic_request(group: str) -> Request:
 
 
 class Groups:
-    """Registers groups as the option `registerGroup` says.  `auto` tries once for each broker and group, and logs a
-    refusal.  `true` raises the refusal.  `false` does nothing."""
+    """Registers groups as the option `registerGroup` says.  `auto` tries to register a group once for each broker, and
+    logs a refusal.  `true` raises a refusal as an error.  `false` registers no group."""
 
     def __init__(self, connections: Connections, register: str) -> None:
         self._connections = connections
@@ -42,8 +42,8 @@ class Groups:
         self._done: set[tuple[str, str]] = set()
 
     def committed(self, address: str, group: str, timeout_s: float) -> None:
-        """Registers the group at the broker, unless it has done so before.  Is called after the group has committed
-        offsets at this broker."""
+        """Registers the group at the broker, unless it has done so before.  The method is called after the group has
+        committed offsets at this broker."""
         if self._register == "false" or (address, group) in self._done:
             return
         try:

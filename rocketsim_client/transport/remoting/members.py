@@ -34,8 +34,8 @@ class KnownMembers:
         return self._queues.get((topic, self.broker_name(address)))
 
     def note_refused_reads(self, address: str) -> None:
-        """Notes that a slave refuses reads, as 5.x does without `slaveReadEnable`.  From now on suggestions to read
-        at this slave are ignored."""
+        """Notes that a slave refuses reads, as 5.x does without `slaveReadEnable`.  Later suggestions to read at this
+        slave are ignored."""
         self._refuse_reads.add(address)
 
     def suggestion(self, address: str, suggested: int) -> int:

@@ -1,8 +1,9 @@
-"""A transport for one instance of a cluster, whose servers know its names as `INSTANCE%topic` and `INSTANCE%group`.
+"""A transport for one instance of a cluster.  The servers know the instance's names as `INSTANCE%topic` and
+`INSTANCE%group`.
 
-Clouds give each customer such an instance of a shared cluster of RocketMQ 4.  The user writes and reads names without
-the instance, as with RocketMQ's own clients (`setNamespace`).  A record contains its topic, so the records that a
-client reads are copied without the instance.
+Clouds give each customer an instance of a shared cluster of RocketMQ 4.  The user writes and reads names without the
+instance, as with RocketMQ's own clients (`setNamespace`).  A record contains its topic, so the records that a client
+reads are copied without the instance.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -271,5 +272,5 @@ def rename(message: Message, name: Callable[[str], str]) -> None:
             rename(value, name)
         elif field.message_type is not None:
             for one in value:
-                if isinstance(one, Message):  # the keys of a map are texts
+                if isinstance(one, Message):  # iterating over a map gives its keys, which are texts
                     rename(one, name)

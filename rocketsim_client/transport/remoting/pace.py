@@ -5,7 +5,7 @@ import time
 
 
 class Pace:
-    """The limit of one process.  A limit of 0 means no limit.  Thread-safe."""
+    """The pull limit of this process, in pulls per second.  A limit of 0 means no limit.  Thread-safe."""
 
     def __init__(self, per_second: int) -> None:
         self._per_second = per_second

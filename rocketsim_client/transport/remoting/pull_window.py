@@ -2,8 +2,8 @@
 no clock.
 
 A broker returns at most 32 messages for a pull by default, so one pull at a time would be slow.  Without a filter the
-offsets of a queue are consecutive.  So it is known where the next pulls begin before the first pull is answered, and
-several pulls are in flight at once.
+offsets of a queue are consecutive, so it is known before the first answer where the next pulls begin, and several pulls
+are in flight at once.
 
 The first pull asks for more than 32 messages, to find out how many the broker returns (the step).  The window begins
 with four pulls.  The window grows while the reader has to wait for answers, and halves when the broker asks for fewer
@@ -13,7 +13,7 @@ Answers may come in another order, with fewer messages than asked for, twice, or
 gap, which is asked for next.  Each offset of [from, until) is returned once, in order, and no pull begins at or after
 `until`.
 
-With a filter the broker leaves messages out, and only an answer says where the next pull begins.  So each range has one
+With a filter the broker leaves messages out, and only an answer says where the next pull begins, so each range has one
 pull in flight, and eight ranges are read at once.
 """
 
@@ -132,7 +132,8 @@ class PullWindow(Generic[T]):
         self._wide = min(self._wide + 1, self._most)
 
     def again(self, ask: Ask) -> None:
-        """Lets a pull be sent again that was not answered, or that the broker refused for the moment."""
+        """Puts back a pull that was not answered, or that the broker refused for the moment, so that it is sent
+        again."""
         if ask in self._flight:
             self._flight.discard(ask)
             self._gaps.append(ask)
@@ -188,7 +189,7 @@ class PullWindow(Generic[T]):
             or reply.status is not GetMessageStatus.FOUND
             or reply.next_offset > ask.offset + ask.messages
         ):
-            # The pulls that were sent ahead are dropped, because none of them begins where this answer ends.
+            # The pulls that were sent ahead are dropped, because none of them begins at this answer's `next_offset`.
             if not self._filtered:
                 self._drop(index)
             one.ahead = one.at

@@ -70,7 +70,7 @@ class RemotingReads:
         self._groups = groups
         self._pace = pace
         self._supported: set[tuple[str, str]] = set()  # address, topic
-        self._steps: dict[str, int] = {}  # address -> how many messages this broker returns for a pull
+        self._steps: dict[str, int] = {}  # address -> how many messages the broker returns for one pull
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
@@ -142,7 +142,7 @@ class RemotingReads:
                     last_answer = now = time.monotonic()
                 for opaque, (ask, sent) in list(asked.items()):
                     if now - sent < ASKED_AGAIN_AFTER_S:
-                        break  # the pulls are in the order in which they were sent
+                        break  # the dict is in the order of sending, so all other pulls were sent later
                     del asked[opaque]
                     window.again(ask)
                 if asks := window.asks():
@@ -193,9 +193,9 @@ class RemotingReads:
             raise self._pull_refused(Reply(header_of(answer, address), answer.body, address), what, group)
 
     def _pull_refused(self, reply: Reply, what: str, group: str) -> Exception:
-        """Returns the error for a refused pull.  A slave of 5.x that serves no reads says that it is busy.  The
-        returned error makes the caller ask the master, and suggestions to read at that slave are ignored from now
-        on."""
+        """Returns the error for a refused pull.  A slave of 5.x that serves no reads says that it is busy.  The refusal
+        of a slave that serves no reads becomes an error that makes the caller ask the master, and later suggestions to
+        read at that slave are ignored."""
         if reply.header.code == ResponseCode.SYSTEM_BUSY and self._members.broker_id(reply.address) != MASTER_ID:
             self._members.note_refused_reads(reply.address)
             return ServiceNotAvailable(
@@ -323,9 +323,10 @@ class RemotingReads:
         group: str = "",
         closed: bool = False,
     ) -> dict[int, QueueBounds]:
-        """Takes the bounds from the broker's statistics, which have all queues that can be written, and say if the
-        topic does not exist.  Other queues are asked for one by one, and at a proxy, which has no statistics, all
-        queues are.  The first call for a topic raises NotSupported if topics of its kind are not supported."""
+        """Takes the bounds from the broker's statistics, which have all queues that can be written.  The statistics
+        also say if the topic does not exist.  Queues that are not in the statistics are asked for one by one.  A proxy
+        has no statistics, so all its queues are asked for one by one.  The first call for a topic raises NotSupported
+        if topics of its kind are not supported."""
         request = Request(RequestCode.GET_TOPIC_STATS_INFO, f"the bounds of topic {topic!r}", {"topic": topic})
         requests = [request]
         if (address, topic) not in self._supported:
@@ -336,7 +337,8 @@ class RemotingReads:
                 refuse_kind(topic, body_of(answer.body, address).get("attributes"))
             elif is_worth_asking_again(error_of(answer.header, request.what, address)):
                 continue  # the next call asks again
-            # A refusal is ignored: brokers of 4.x and proxies do not know this call, and some users may not make it.
+            # A refusal to tell the topic's settings is ignored, because brokers of 4.x and proxies do not know that
+            # call, and some users may not make it.
             self._supported.add((address, topic))
         table: dict[int, tuple[int, int, int]] = {}
         is_proxy = reply.header.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
@@ -414,8 +416,8 @@ class RemotingReads:
     def _bisected(
         self, address: str, topic: str, queue_id: int, timestamp: int, bounds: tuple[int, int], timeout_s: float
     ) -> int:
-        """Finds the first message that was stored at or after `timestamp`, by pulls of single messages.  RocketMQ
-        4.x itself finds the nearest message, and any one of several with the same store time."""
+        """Finds the first message that was stored at or after `timestamp`, by pulls of single messages.  RocketMQ 4.x's
+        own search is not used, because it finds the nearest message, or any one of several with the same store time."""
         low, high = bounds
         while low < high:
             middle = (low + high) // 2
@@ -456,7 +458,7 @@ def refuse_inner_batch(topic: str, records: bytes | memoryview) -> None:
 
 
 def pull_fields(group: str, topic: str, queue_id: int, offset: int, count: int, expression: str) -> dict[str, str]:
-    """Returns all fields of a pull request.  A broker answers with a NullPointerException if one of them is missing."""
+    """Returns all fields of a pull request.  A broker answers with a NullPointerException if a field is missing."""
     return {
         "consumerGroup": group or READER_GROUP,
         "topic": topic,
@@ -472,8 +474,8 @@ def pull_fields(group: str, topic: str, queue_id: int, offset: int, count: int, 
     }
 
 
-# Pulls that name no group use this group.  Each broker has it from the start, even if the broker creates no groups by
-# itself, because RocketMQ's mqadmin reads with it.  Nothing is committed for it.
+# Pulls that name no group use this group.  Each broker has the group from the start, even if it creates no groups by
+# itself, because RocketMQ's mqadmin reads with this group.  No offsets are committed for this group.
 READER_GROUP = "TOOLS_CONSUMER"
 
 
@@ -486,8 +488,8 @@ def _to_be_made(error: GroupNotExist, group: str) -> GroupNotExist:
 
 
 class _Template:
-    """Makes the requests for pulls of one queue.  Without signatures these requests differ only in their number,
-    offset and count, so the rest is encoded once."""
+    """Makes the requests for pulls of one queue.  Requests without a signature differ only in their number, offset and
+    count, so all other bytes are encoded only once."""
 
     def __init__(self, connections: Connections, fields: dict[str, str]) -> None:
         self._connections = connections
@@ -509,8 +511,8 @@ class _Template:
 
 
 def _pull_reply(answer: Answer, address: str) -> tuple[int, PullReply[bytes] | None]:
-    """Returns the code and the reply, which is None if the code is a refusal.  The usual JSON header is searched for
-    its values, which is faster than decoding it."""
+    """Returns the code and the reply, which is None if the code is a refusal.  A header in the usual JSON form is
+    searched for its values, which is faster than decoding the header."""
     head = answer.head
     if answer.form is frame.Form.JSON:
         found = [pattern.search(head) for pattern in (_CODE, _NEXT, _MIN, _MAX, _SUGGESTED)]

@@ -27,7 +27,8 @@ STORED = {
 }
 # Properties with the time of a delivery, which brokers of 4.x ignore.
 TIMES = (b"TIMER_DELIVER_MS\x01", b"TIMER_DELAY_MS\x01", b"TIMER_DELAY_SEC\x01")
-# Properties that a broker obeys only in a message that is sent alone.  In a batch the broker only stores them.
+# Properties that a broker obeys only in a message that is sent alone.  In a batch the broker stores these properties
+# without obeying them.
 ALONE = (b"DELAY\x01", *TIMES)
 _HEAD = np.dtype([("size", ">i4"), ("magic", ">i4"), ("crc", ">i4"), ("flag", ">i4"), ("body_size", ">i4")])
 
@@ -154,9 +155,9 @@ def check(topic: str, body_sizes: Any, properties_sizes: Any) -> None:
 
 
 def batches(queue_ids: Any, sizes: Any, sys_flags: Any, alone: Any) -> list[Batch]:
-    """Cuts the rows of each queue, in order, into batches that are not too many rows or bytes for a request.  Rows
-    with different flags, and rows that have to go alone, are in batches of their own. numpy finds the cuts, because
-    few rows begin a batch."""
+    """Cuts the rows of each queue, in order, into batches that keep within a request's limits of rows and bytes.  Rows
+    with different flags, and rows that have to go alone, are in batches of their own. numpy finds the cuts, because few
+    rows begin a batch."""
     found: list[Batch] = []
     for queue_id in np.unique(queue_ids).tolist():
         rows = np.flatnonzero(queue_ids == queue_id)
@@ -170,14 +171,15 @@ def batches(queue_ids: Any, sizes: Any, sys_flags: Any, alone: Any) -> list[Batc
             following = changes[np.searchsorted(changes, begin, side="right") :]
             limit = int(following[0]) if len(following) else len(rows)
             end = max(begin + 1, min(end, begin + message_batch.MAX_MESSAGES, limit))
-            is_alone = end == begin + 1  # a row that is too large for a batch may be small enough alone
+            # A batch of one row is sent as a plain message, which may be larger than a batch.
+            is_alone = end == begin + 1
             found.append(Batch(queue_id, rows[begin:end].tolist(), is_alone))
             begin = end
     return found
 
 
 def rounds(found: Sequence[Batch]) -> Iterator[list[Batch]]:
-    """Yields the batches that are sent together: the next one of each queue."""
+    """Yields the batches that are sent together, which are the next batch of each queue."""
     queues: dict[int, list[Batch]] = {}
     for batch in found:
         queues.setdefault(batch.queue_id, []).append(batch)
@@ -198,8 +200,8 @@ def encoded(bodies: Any, properties: Any, flags: Any) -> memoryview:
 
 
 def _alone(given: Any, whole: bytes) -> Any:
-    """Marks the rows that have to be sent alone.  `whole` has the properties of all rows, and one search in it
-    usually shows that there are no such rows."""
+    """Marks the rows that have to be sent alone.  `whole` has the properties of all rows, so one search usually shows
+    that no row has to be sent alone."""
     if not any(name in whole for name in ALONE):
         return np.zeros(len(given), bool)
     rows = (b"\x02" + bytes(one if isinstance(one, bytes) else one.as_py()) for one in given)

@@ -12,14 +12,14 @@ MQVersion.  Pure.
 | 5.0.0  | a message is delivered at a given time (`TIMER_DELIVER_MS`); before, at once |
 | 5.5.0  | a slave never gets the group offsets of its master; before, 4.x within seconds, 5.x within a minute |
 
-A message that is too large is refused with code 13, but with code 1 if it is in a batch that goes to 5.x.  A queue that
-does not exist is refused with code 1, and by 5.x with code 29.
+Brokers refuse a message that is too large with code 13, or with code 1 if the message is in a batch and the broker is
+of 5.x.  Brokers refuse a queue that does not exist with code 1, or with code 29 if the broker is of 5.x.
 """
 
 
 def _ordinal(major: int, minor: int, patch: int) -> int:
-    """MQVersion's number of a release.  Each release has a snapshot before it, and each minor version has ten
-    releases."""
+    """Returns MQVersion's number of a release.  MQVersion counts a snapshot before each release, and ten releases for
+    each minor version."""
     return 413 + 20 * minor + 2 * patch if major == 5 else 393 - 20 * (9 - minor) + 2 * patch
 
 

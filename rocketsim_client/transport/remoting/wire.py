@@ -75,11 +75,11 @@ class Wire:
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Closes the socket.  The thread that reads calls this when it ends."""
+        """Closes the socket.  The reader thread calls this method when it ends."""
         self._socket.close()
 
     def _wait(self, for_writing: bool, deadline: float | None) -> bool:
-        """Waits until the socket is ready.  Returns False if the deadline has passed before."""
+        """Waits until the socket is ready.  Returns False if the socket is not ready before the deadline."""
         wanted = select.poll()
         wanted.register(self._socket, select.POLLOUT if for_writing else select.POLLIN)
         if deadline is None:
