@@ -51,8 +51,8 @@ def commit_waits(
 ) -> tuple[Wait, Wait]:
     """Makes the (replica, metadata) waits of a commit that slaves get as change `sequence`.  Pure.
 
-    The committed offset may cover any record up to `end_offset`.  A commit therefore waits for the log, too: a slave
-    with the offset but without the records would have to lower the offset when it is promoted.
+    The committed offset can cover any record up to `end_offset`, so the commit also waits until a slave has these
+    records.  A slave with the offset but without the records would have to lower the offset when it is promoted.
     """
     replica = put_waits(levels, tracker, end_offset, end_offset, now, timeout_s)[1]
     metadata = metadata_wait(levels, tracker, sequence, now, timeout_s) if levels.sync_master else NO_WAIT
@@ -72,9 +72,9 @@ def change_waits(
 ) -> tuple[Wait, Wait, Wait]:
     """Makes the (flush, replica, metadata) waits of an operator's change that slaves get as change `sequence`.  Pure.
 
-    An operator's change waits as a commit does.  If it has also appended to the log, up to `end_offset`, it waits for
-    these records as a put does.  With `in_any_mode` the change waits for a slave to have the metadata even without
-    SYNC_MASTER.
+    An operator's change waits as a commit does.  If the change has also appended to the log, up to `end_offset`, the
+    waits cover these records as those of a put do.  With `in_any_mode` the change waits for a slave to have the
+    metadata even without SYNC_MASTER.
     """
     flush, replica = put_waits(levels, tracker, flushed_offset, end_offset, now, timeout_s)
     waits_for_slave = levels.sync_master or in_any_mode
@@ -96,7 +96,7 @@ def _slave_wait(levels: AckLevels, is_available: bool, now: float, timeout_s: fl
 
 
 class LogEnds(Protocol):
-    """The two offsets of the log that acknowledgements need.  `MessageStore` has them."""
+    """The two log offsets that acknowledgements need, which `MessageStore` has."""
 
     @property
     def end_offset(self) -> int: ...
@@ -106,14 +106,14 @@ class LogEnds(Protocol):
 
 
 class Flushes(Protocol):
-    """Requests for flushes.  `Flusher` takes them."""
+    """The receiver of requests for flushes, which is `Flusher`."""
 
     def request(self, offset: int) -> None:
         """Requests a flush after which everything up to `offset` is on disk."""
 
 
 class Readers(Protocol):
-    """The readers of the log, which must know how far they may read.  `Visibility` notifies them."""
+    """The receiver of the offset up to which consumers may see the log, which is `Visibility`."""
 
     def changed(self, visible_offset: int | None) -> None:
         """Called when the end up to which consumers may see the log has moved; None means the end of the log."""
@@ -205,7 +205,7 @@ class Acknowledgements:
         return self._flushing(self._pending.add(end_offset, *waits, sequence=sequence))
 
     def _flushing(self, put: PendingPut) -> PendingPut:
-        """Requests the flush that the put waits for, if it waits for one; returns the put."""
+        """Requests a flush if the put waits for one, and returns the put."""
         if put.flush.status is None:
             self._flusher.request(put.end_offset)
         return put

@@ -38,7 +38,7 @@ class LogState:
 
     def __post_init__(self) -> None:
         if not 0 <= self.min_offset <= self.end_offset:
-            raise ValueError(f"a log from {self.min_offset} to {self.end_offset}")
+            raise ValueError(f"impossible bounds: a log from {self.min_offset} to {self.end_offset}")
 
     @property
     def is_empty(self) -> bool:

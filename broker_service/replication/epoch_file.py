@@ -23,10 +23,10 @@ class EpochFile:
     - `is_noted`: the file has the same content as this object.
     - `promised`: the promise of this slave to a candidate; None once the slave's log has the promised epoch.
 
-    A promotion that fails after it has begun an epoch must be undone without disk space.  Therefore an epoch that a
-    promotion began is valid only if the role on disk (`role_file.py`) is master, or if the epoch has bytes.  A slave
-    ignores an epoch that is not valid, and uses the previous list.  In the previous list, epochs without bytes stay,
-    because with them this broker recognises masters that were replaced.
+    A failed promotion must be undone even if the disk is full, and therefore without a write.  To make this possible,
+    an epoch that a promotion began is valid only if the role on disk (`role_file.py`) is master, or if the epoch has
+    bytes.  A slave ignores an epoch that is not valid, and uses the list from before the promotion.  That earlier list
+    keeps even epochs without bytes, by which this broker recognises masters that were replaced.
     """
 
     def __init__(self, path: Path, log_end_offset: int, files: Files | None = None) -> None:
@@ -36,7 +36,7 @@ class EpochFile:
         self.is_noted = True
         # `epochs` and `begun_here` before the promotion that began the last epoch; None if no promotion began it.
         self._before: tuple[EpochList, bool] | None = None
-        # kept even when `epochs` reach its epoch, since that promotion may be undone
+        # kept even when the log has the promised epoch, since the promotion to that epoch may be undone
         self._promise: Promise | None = None
         self.epochs = self._load(log_end_offset)
 
@@ -63,8 +63,8 @@ class EpochFile:
         except (ValueError, KeyError, TypeError) as error:
             raise StoreCorrupt(
                 f"{self._path} is damaged ({error}): only this file records which master wrote which part of the log. "
-                "Copy it from the broker's peer; or start this broker with an empty store as a slave of its peer, "
-                "which is promoted first if this broker was the master"
+                "Copy it from the broker's peer, or start this broker with an empty store as a slave of its peer. "
+                "If this broker was the master, promote the peer before that"
             ) from error
 
     def save(
@@ -74,7 +74,7 @@ class EpochFile:
 
         `promotion` is True if a promotion begins the last epoch.
         """
-        self.is_noted = False  # the write below may reach the disk although it fails
+        self.is_noted = False  # the write below can reach the disk even if it raises an error
         content: dict[str, Any] = {"epochs": _entries(epochs), "begunHere": begun_here, "goesOn": may_resume}
         if promotion:
             content["promotion"] = {"begunHereBefore": self.begun_here, "epochsBefore": _entries(self.epochs)}
@@ -101,13 +101,14 @@ class EpochFile:
     def end_promise(self) -> None:
         """Removes the promise.
 
-        After an OSError the file may still have the promise, which must then be ended again after a restart.
+        If this raises OSError, the file may still have the promise, and the caller must end the promise again after a
+        restart.
         """
         self._promise = None
         self.save(self.epochs, begun_here=self.begun_here, may_resume=self.may_resume)
 
     def forget_promotion(self, log_end_offset: int) -> None:
-        """Ignores the last epoch if a promotion began it and it has no bytes.  Only slaves call this."""
+        """Ignores the last epoch if a promotion began it and it has no bytes.  To be called on a slave only."""
         if self._before is None or log_end_offset > self.epochs.epochs[-1].start_offset:
             return
         self.epochs, self.begun_here = self._before

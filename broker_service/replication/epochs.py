@@ -5,10 +5,10 @@ log offset of its first byte; it ends where the next epoch starts.  Within an ep
 slaves copy, so two logs are equal up to the point where their epochs differ.
 
 The number is 10**12 times the number of promotions plus the number of starts since: 2000000000005 is the fifth start
-after the second promotion.  A master that was replaced can therefore restart any number of times and never reaches the
-epochs of the promoted one.  Older versions counted differently: the last two digits were a broker id, and the others
-counted promotions and starts together.  A number of that older form counts as a number of starts without a promotion,
-and the next start adds 1.
+after the second promotion.  With such numbers, a master that was replaced never reaches the epochs of the promoted one,
+however often it restarts.  Older versions counted differently: the last two digits were a broker id, and the others
+counted promotions and starts together.  A number that an older version made counts as a number of starts without a
+promotion, and the next start adds 1.
 
 Two brokers that do not know of each other may begin the same number; their ids differ.  An entry without an id comes
 from an older version, and is compared by number and start only.
@@ -72,7 +72,7 @@ class EpochList:
     def knows(self, epoch: int, epoch_id: int = NO_ID) -> bool:
         """Returns True if the list has this epoch; if either side has NO_ID, only the numbers are compared.
 
-        The list does not have every epoch: an epoch in which nothing was appended is dropped when the next one begins.
+        An older epoch can be missing, since an epoch in which nothing was appended is dropped when the next one begins.
         """
         return any(
             entry.epoch == epoch and (entry.id == epoch_id or NO_ID in (entry.id, epoch_id)) for entry in self.epochs
@@ -81,8 +81,9 @@ class EpochList:
     def has_passed(self, epoch: int, epoch_id: int, log_offset: int) -> bool:
         """Returns True if, in this history, the log could have ended at `log_offset` during this epoch.
 
-        The log may not have reached that offset yet.  An epoch that is missing from the list had no bytes.  A missing
-        epoch belongs to this history if the next epoch follows the same promotion, since the same broker began both.
+        The result can be True even if the log has not reached that offset yet.  An epoch that is missing from the list
+        had no bytes.  A missing epoch belongs to this history if the next epoch in the list follows the same promotion,
+        since the same broker then began both epochs.
         """
         for index, entry in enumerate(self.epochs):
             if entry.epoch == epoch:
@@ -95,7 +96,7 @@ class EpochList:
         """Returns where this epoch ends in this log, so that a reader can compare its own position with it.
 
         Returns None if the epoch is the last one, or newer than all in this list.  For an epoch that is not in the
-        list, the start of the next epoch is returned.  Kafka's OffsetsForLeaderEpoch (KIP-320) does the same.
+        list, the start of the next epoch is returned.  Kafka's OffsetsForLeaderEpoch (KIP-320) answers in the same way.
         """
         for index, entry in enumerate(self.epochs):
             if entry.epoch == epoch and self.knows(epoch, epoch_id):
@@ -111,8 +112,8 @@ class EpochList:
     def yields_to(self, other: "EpochList") -> bool:
         """Returns True if this log may lose a tail that `other` does not have.
 
-        A tail may be lost if the other log's last epoch is newer.  A tail may also be lost if both last epochs have the
-        same number and different ids, since an operator has then decided which broker is the slave.
+        This log yields if the last epoch of `other` is newer.  This log also yields if both last epochs have the same
+        number and different ids, since an operator has then decided which broker is the slave.
         """
         is_fork = NO_ID not in (self.last_id, other.last_id) and self.last_id != other.last_id
         return self.last < other.last or (self.last == other.last and is_fork)

@@ -99,7 +99,7 @@ class Flusher:
                 self._condition.wait_for(lambda: self._requested or self._closing, timeout=self._interval_s)
                 self._requested = False
                 closing = self._closing
-            # The flush covers everything appended before this line.  A later put sets `_requested` again.
+            # The flush covers everything appended before this line, and a put after this line sets `_requested` again.
             before, began = self._log.flushed_offset, time.monotonic()
             try:
                 self._log.flush()
@@ -113,7 +113,7 @@ class Flusher:
                 return
 
     def _flushed(self) -> None:
-        offset = self.flushed_offset  # the current value, since the log may have been cut after that flush
+        offset = self.flushed_offset  # read only now, since the log may have been cut after the flush
         while self._waiting and self._waiting[0][0] <= offset:
             _finish(heapq.heappop(self._waiting)[2])
         for listener in self.flushed:

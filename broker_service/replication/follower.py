@@ -3,9 +3,9 @@
 A Follower makes the messages for the master, and applies the master's messages to the log and the epoch file.  The
 class does no other I/O and knows no event loop; `slave.py` calls it.
 
-A crash may come between any two steps, so two rules give their order.  Bytes are cut before newer epochs are adopted;
-or else, after a crash, the bytes to be cut would count as the new master's.  Epochs are adopted before their first byte
-is stored.
+A crash can come between any two steps, so two rules give the order of the steps.  Bytes are cut before newer epochs are
+adopted, because after a crash the bytes to be cut would otherwise count as the new master's.  Epochs are adopted before
+their first byte is stored.
 """
 
 from collections.abc import Iterator
@@ -30,8 +30,8 @@ class Follower:
     """One replication stream, which must end after any exception; the log is consistent even then.
 
     `cuts.log_will_be_cut` is called before bytes are cut, because a start after a crash could not detect the cut.
-    `cuts.log_cut` is called as soon as bytes are removed, even if the rest of the cut or saving the epochs fails, since
-    the next handshake would find nothing to cut.
+    `cuts.log_cut` is called as soon as bytes are removed, because the next handshake would find nothing to cut.  This
+    call is made even if the rest of the cut, or saving the epochs, fails.
     """
 
     def __init__(
@@ -235,8 +235,8 @@ class Follower:
     def _adopt(self, epochs: EpochList) -> None:
         """Saves the master's epochs as this log's.
 
-        The list is saved as not begun by this broker.  An unchanged list is saved, too, because a copy of the master's
-        store says that its broker began the last epoch.
+        The list is saved as not begun by this broker.  An unchanged list is saved, too, if the file says that this
+        broker began the last epoch, as it does in a copy of the master's store.
         """
         epochs = epochs.with_ids_of(self._epochs.epochs)
         if epochs != self._epochs.epochs or self._epochs.begun_here or not self._epochs.is_noted:

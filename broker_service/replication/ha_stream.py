@@ -1,7 +1,7 @@
 """The stream of RocketMQ's plain HA protocol, with which its slaves copy the log of a master.  Pure.
 
-    slave to master:  log offset 8                      the first says where to begin, later ones acknowledge
-    master to slave:  log offset 8 | size 4 | bytes     without bytes it is a heartbeat
+    slave to master:  log offset 8                      the first offset says where to begin, later ones acknowledge
+    master to slave:  log offset 8 | size 4 | bytes     a frame without bytes is a heartbeat
 
 Numbers are big-endian.  The protocol has no handshake, no version and no checksum.
 """

@@ -16,7 +16,7 @@ class LogAges:
         """Adds a sample; must be called about once a second.
 
         `acked` is the log offset up to which all slaves have the log, or None if no slave is connected.  Samples before
-        it are dropped.
+        `acked` are dropped.
         """
         if acked is not None:
             passed = bisect_right(self._ends, acked)

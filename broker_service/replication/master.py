@@ -205,7 +205,9 @@ class _SlaveStream:
             self._notified.set()
 
     async def run(self) -> None:
-        """Runs until the slave ends the stream; raises the RocketSimError with which the stream ends otherwise."""
+        """Returns when the slave ends the stream; if anything else ends the stream, raises a RocketSimError with the
+        reason.
+        """
         sender = asyncio.create_task(self._send())
         tasks = [sender, asyncio.create_task(self._receive()), asyncio.create_task(self._watch())]
         try:
@@ -230,11 +232,12 @@ class _SlaveStream:
         if not self._master.broker.is_master():
             raise ServiceNotAvailable("this broker is not a master")
         self.slave_id = message.handshake.broker_id
-        # these older streams hold the lock, or get it before this one
+        # An older stream of this slave holds the `greeting` lock, or gets the lock before this stream, so it is closed.
         self._replace_older(State.GREETING, State.REFILL)
         async with self._master.greeting:
             self._greet(message.handshake)
-            # only after the greeting, since a broker that is no slave of this master may have used the id
+            # A running stream is closed only now, since a broker that is no slave of this master could have used the id
+            # in its handshake.
             self._replace_older(State.TRANSFER)
             while self.transfer.state is State.REFILL:
                 message = await self._next()
@@ -261,7 +264,7 @@ class _SlaveStream:
 
     def _apply(self, message: pb.SlaveMessage) -> None:
         if self._closing.is_set():
-            return  # Acknowledgements may mean something else now than at this slave's handshake.
+            return  # An ack may mean something else now than at this slave's handshake.
         match message.WhichOneof("kind"):
             case "ack":
                 self.newer_epoch = message.ack.epoch
@@ -324,7 +327,7 @@ class _SlaveStream:
                 async with asyncio.timeout_at(silent_until):
                     await self._closing.wait()
             except TimeoutError:
-                continue  # A message may have arrived meanwhile.
+                continue  # If a message has arrived during the wait, `heard_at` is later now.
             raise self._close_reason
         raise PeerSilent(f"{self.transfer.name}: nothing heard for {housekeeping_s} s")
 

@@ -1,7 +1,7 @@
 """Encodes and decodes the messages of a master, and copies log bytes only once.  Pure.
 
 The bytes on the wire are those of protobuf.  Log bytes are a field of LogData, which is a field of MasterMessage.  The
-log bytes are encoded first, so that they can be found without decoding the message:
+log bytes are encoded before all other fields, so that they can be found without decoding the message:
 
     | tag of log | its length | tag of data | its length | the log's bytes | epoch, offset, CRC ... |
 """
@@ -17,7 +17,7 @@ _SERVICE = pb.DESCRIPTOR.services_by_name["Replication"].full_name
 
 
 class MasterFrame(NamedTuple):
-    """A message, and separately its log bytes, which `message.log` does not contain."""
+    """A message, whose log bytes are in `data` and not in `message.log`."""
 
     message: pb.MasterMessage
     data: bytes | memoryview = b""

@@ -10,8 +10,8 @@ OFFSETS_A_MESSAGE = 10_000  # 6 MB at most, since the names of a topic and a gro
 def parts(metadata: Metadata) -> Iterator[Metadata]:
     """Yields the parts in the order in which they must be sent.  The receiver merges each part by itself.
 
-    The first part has everything except for the offsets that do not fit, which follow in the other parts.  Only the
-    last part has the sequence, so a receiver that has the sequence has all parts.
+    The first part has everything but the offsets that do not fit into it, and the other parts have these offsets.  Only
+    the last part has the sequence, so a receiver that has the sequence has all parts.
     """
     entries = metadata.consumer_offsets
     if len(entries) <= OFFSETS_A_MESSAGE:

@@ -71,7 +71,9 @@ class PendingPuts:
         metadata: Wait = NO_WAIT,
         sequence: int = 0,
     ) -> PendingPut:
-        """Adds a put, which ends when all its waits have ended; all of them may have ended already."""
+        """Adds a put, which ends when all its waits have ended.  A put whose waits have all ended already is only
+        returned.
+        """
         put = PendingPut(end_offset, flush, replica, metadata)
         if put.status is None:
             self._pending += 1

@@ -1,8 +1,9 @@
 """A slave's promise to a candidate for promotion: the slave follows no master of a lower epoch.  Pure.
 
 A promotion that is not forced asks all slaves for a promise before it compares their logs.  After its promise a slave
-acknowledges nothing more to the old master, so the comparison stays true.  Candidates in Paxos and Raft do the same,
-but need only a majority.  A pair without its master has no majority, so here all known slaves must promise.
+acknowledges nothing more to the old master, so the logs stay as the candidate compared them.  Candidates in Paxos and
+Raft also ask for promises, but need only those of a majority.  A pair without its master has no majority, so here all
+known slaves must promise.
 
 A promise is on disk before the candidate gets the answer.  A promise ends when the slave's log has the promised epoch.
 A promise also ends when the candidate, asked after the promise was given, says that it is no master and is not being
@@ -30,11 +31,12 @@ class Promise:
 def refusal(
     asked: Promise, given: Promise | None, newest_epoch: int, *, is_slave: bool, follows: str, candidate_epoch: int
 ) -> str:
-    """Returns why a broker refuses a promise, as a clause that follows its name; empty if it promises.
+    """Returns why the asked broker refuses a promise, as words to put behind the broker's name; "" if the broker
+    promises.
 
-    The arguments describe the broker that is asked: `given` is the promise that it has given already, `newest_epoch` is
-    the last epoch of its log, `follows` is the address of the master whose stream it has, and `candidate_epoch` is the
-    epoch with which it is being promoted itself.
+    All arguments but `asked` describe the asked broker.  `given` is a promise that this broker has given already, and
+    `newest_epoch` is the last epoch of its log.  `follows` is the address of the master whose stream the broker has.
+    `candidate_epoch` is not 0 if the broker is being promoted itself, with this epoch.
     """
     if not is_slave:
         return "is a master"

@@ -16,7 +16,7 @@ from broker_service.runtime import cold_reads
 
 
 class ReplicatedLog(cold_reads.Store, Protocol):
-    """The operations on the commit log that replication needs.  `MessageStore` implements them."""
+    """The operations on the commit log that replication needs, which `MessageStore` implements."""
 
     @property
     def min_offset(self) -> int: ...
@@ -34,7 +34,8 @@ class ReplicatedLog(cold_reads.Store, Protocol):
         """Reads as `read_log` does, but returns a view, which is valid until the next operation on the log."""
 
     def append_replicated(self, commit_log_offset: int, data: bytes | memoryview) -> int:
-        """Checks and stores whole records; keeps an incomplete last one in memory; returns the end of the log.
+        """Checks and stores the whole records in `data`, keeps an incomplete last record in memory, and returns the
+        log's end.
 
         `commit_log_offset` is the end of the log plus the size of the incomplete record.  If `commit_log_offset` is the
         end of the log, the incomplete record is dropped.
@@ -65,7 +66,7 @@ class MasterBroker(Protocol):
     def takes_writes(self) -> bool:
         """Returns True once the log may have bytes that no slave has.
 
-        Once this is True, no slave refills the master's log.
+        Once the result is True, no slave refills the master's log.
         """
 
     def metadata(self) -> Metadata:
@@ -130,7 +131,7 @@ class SlaveBroker(CutListener, Protocol):
     def offsets_to_hand_back(self) -> Metadata | None:
         """Returns offsets that the master lacks, because it was away when this slave took them, or has lost them.
 
-        The slave calls this at every connect, so offsets must be returned until the master has them.
+        The slave calls this method at every connect, so it must return an offset until the master has it.
         """
 
     def replicated(self, visible_offset: int) -> None:

@@ -18,8 +18,7 @@ class Diverged(StoreCorrupt):
     """Both logs have the same epochs up to an offset, but different bytes before it."""
 
 
-# The advice does not say to wipe a master and start it as master: its log would be empty, and the right log would not
-# fit it either.
+# The advice never makes the broker with the empty store the master, because the right log would not fit an empty log.
 KEEP_THE_RIGHT_LOG = (
     "if the slave's log is the right one, stop the master, promote the slave, and start the other as its slave with an "
     "empty store; else start the slave with an empty store"

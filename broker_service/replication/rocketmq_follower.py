@@ -1,7 +1,8 @@
 """RocketMQFollower is a slave's side of one stream from a RocketMQ master, without the network I/O.
 
-RocketMQ's HA protocol has no epochs.  A slave that has records already therefore asks for the last bytes of its log
-again and compares them, before it stores or acknowledges anything.  A slave of a RocketMQ master never cuts its log.
+Because RocketMQ's HA protocol has no epochs, a slave that has records asks for the last bytes of its log again.  The
+slave compares these bytes with its own before it stores or acknowledges anything.  A slave of a RocketMQ master never
+cuts its log.
 """
 
 from typing import NamedTuple
@@ -42,8 +43,8 @@ class Start(NamedTuple):
 def start_of(ours: LogBounds, masters: LogBounds) -> Start:
     """Decides where a stream begins.  Raises Mismatch if this log cannot continue the master's.
 
-    A master answers the offset 0 with its last file only.  A slave that wants all of a log from 0 on therefore asks for
-    1, and supplies the first byte itself (FIRST_BYTE).
+    A RocketMQ master answers the offset 0 with its last file only, so a slave that wants all of a log from 0 on asks
+    for 1, and supplies the first byte itself (FIRST_BYTE).
     """
     if ours.min_offset == ours.end_offset:
         return Start(max(1, masters.min_offset), masters.min_offset)

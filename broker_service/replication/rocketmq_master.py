@@ -53,8 +53,9 @@ class RocketMQMaster:
             raise ProtocolViolation(f"{self._address} does not say where its log begins and ends: {error}") from error
 
     async def floors(self) -> list[tuple[str, int, int]]:
-        """Returns (topic, queue id, next offset) of queues whose messages have all expired; the log does not show
-        these.
+        """Returns (topic, queue id, next offset) of queues whose messages have all expired.
+
+        The log that a slave copies does not show these next offsets.
         """
         found = []
         for topic in _table(await self._ask(RequestCode.GET_ALL_TOPIC_CONFIG), "topicConfigTable"):
@@ -72,10 +73,10 @@ class RocketMQMaster:
         return found
 
     async def metadata(self) -> tuple[metadata_pb2.Metadata, LogBounds]:
-        """Returns a snapshot, and the bounds of the log after it was made.
+        """Returns a snapshot of the metadata, and the log's bounds after the snapshot was made.
 
-        The bounds are asked for last: a delayed message is in the log before its level's offset moves, so a log that
-        reaches this end has all that the offsets cover.
+        The bounds are asked for last, so that a log that reaches this end has all records that the offsets cover.  The
+        offset of a delay level also fits, because RocketMQ appends a delayed message before it moves that offset.
         """
         topics = _object(await self._ask(RequestCode.GET_ALL_TOPIC_CONFIG))
         offsets = _table(await self._ask(RequestCode.GET_ALL_CONSUMER_OFFSET), "offsetTable")
@@ -120,7 +121,7 @@ def host_and_port(address: str) -> tuple[str, int]:
 
 
 async def connect(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Opens a connection whose buffer is small: TCP makes the other side wait while nothing is read."""
+    """Opens a connection with a small buffer, so that TCP makes the other side wait while nothing is read."""
     try:
         return await asyncio.open_connection(*host_and_port(address), limit=1 << 19)
     except OSError as error:
@@ -152,7 +153,7 @@ def check_config(config: Mapping[str, str], file_size: int) -> None:
 def snapshot(
     topics: Any, groups: Any, offsets: Mapping[str, Any], delays: Mapping[str, Any], end_offset: int
 ) -> metadata_pb2.Metadata:
-    """Makes Metadata of the bodies of RocketMQ's answers.
+    """Makes Metadata from the bodies of RocketMQ's answers.
 
     Raises TypeError, AttributeError, KeyError, ValueError or ParseError for a body that no RocketMQ sends.
     """
@@ -194,7 +195,7 @@ def _version(table: Any) -> metadata_pb2.DataVersion:
 
 
 def _group(value: Mapping[str, Any]) -> metadata_pb2.SubscriptionGroupConfig:
-    # RocketMQ 4.9 does not send the first key.
+    # RocketMQ 4.9 does not send `consumeTimeoutMinute`.
     values = {"consumeTimeoutMinute": 15, **value}
     policy = values.pop("groupRetryPolicy", None)
     group = metadata_pb2.SubscriptionGroupConfig()

@@ -79,7 +79,7 @@ class RocketMQSlave(ReplicationSlave):
             await stream.run(self._poll_metadata(master_address, stream))
         finally:
             writer.transport.abort()
-        raise AssertionError("a stream ends by an exception")
+        raise AssertionError("the stream has ended without an exception")
 
     @asynccontextmanager
     async def _asking(self, address: str) -> AsyncIterator[RocketMQMaster]:
@@ -108,7 +108,7 @@ class RocketMQSlave(ReplicationSlave):
             else:
                 check_bounds(LogBounds(self._log.min_offset, end_before), bounds)
                 if bounds.min_offset > stream.next_offset:
-                    raise RocketMQLost(f"its log begins at {bounds.min_offset} by now; connecting again")
+                    raise RocketMQLost(f"the master's log begins at {bounds.min_offset} by now; connecting again")
                 stream.master_min_offset = bounds.min_offset
                 raise_generations(metadata.consumer_offsets, self._offsets_seen, self._generation)
                 try:
@@ -215,7 +215,7 @@ def raise_generations(
 ) -> None:
     """Gives each offset of the master a generation: a new one if the offset is lower than when it was last `seen`.
 
-    RocketMQ resets an offset by overwriting it, and here only a new generation lets an offset go back.
+    RocketMQ resets an offset by overwriting it, but in RocketSim an offset can go back only with a new generation.
     """
     for offset in offsets:
         place = offset.group, offset.topic, offset.queue_id

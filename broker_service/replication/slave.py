@@ -37,8 +37,8 @@ class SlaveSettings:
     refill_frame_bytes: int = 1 << 20
     retry_first_s: float = 0.2
     retry_last_s: float = 2.0
-    # A silent connection is closed after the sum of these two times.  Without these times a dead connection could last
-    # long: TCP retransmits more and more rarely, and the other side may have given up already.
+    # A silent connection is closed after keepalive_s + keepalive_timeout_s.  Otherwise a dead connection could last
+    # long, because TCP retransmits more and more rarely, and the other side may have given up already.
     keepalive_s: float = 6.0
     keepalive_timeout_s: float = 4.0
     message_max_bytes: int = 64 << 20  # a metadata snapshot is the largest message
@@ -127,7 +127,7 @@ class ReplicationSlave:
             pass
 
     def hand_back(self) -> None:
-        """Sends the offsets that the master lacks; without a stream they are sent after the next connect."""
+        """Sends the offsets that the master lacks, or leaves them to the next connect if there is no stream."""
         if self._stream is not None:
             self._stream.hand_back()
 
@@ -155,7 +155,7 @@ class ReplicationSlave:
                 master_address, master_frame.stub(channel), follower, self._flusher, self._broker, self._settings
             )
             await stream.run(self._metadata_request)
-        raise AssertionError("a stream ends by an exception")
+        raise AssertionError("the stream has ended without an exception")
 
     def _metadata_request(self) -> pb.GetMetadataRequest:
         return pb.GetMetadataRequest(
@@ -285,8 +285,8 @@ class _MasterStream:
         try:
             self._broker.apply_metadata(metadata)
         except DiskFull as error:
-            # The log is still replicated, but no later change on this stream is acknowledged.  Polling will fetch a
-            # snapshot.
+            # The log is still replicated, but no later change on this stream is acknowledged.  The next poll fetches a
+            # snapshot of the metadata.
             if not self._lacks_metadata:
                 logger.error("metadata of master %s cannot be stored yet: %s", self._address, error)
             self._lacks_metadata = True
@@ -294,7 +294,7 @@ class _MasterStream:
         except ValueError as error:
             raise ProtocolViolation(f"the master sends impossible metadata: {error}") from error
         if self._lacks_metadata and metadata.complete:
-            raise PeerLost("the disk has room for its metadata again; connecting again to fetch what was missed")
+            raise PeerLost("the disk has room for metadata again; connecting again to fetch what was missed")
         self._versions = versions
         return True
 
@@ -352,7 +352,7 @@ class _MasterStream:
                 if self._take(metadata):
                     self.hand_back()  # the snapshot has shown which offsets the master lacks
                 else:
-                    # Ask again at once; the repetition ends when topics and groups do not change for one round trip.
+                    # The answer was outdated.  Ask again until topics and groups do not change for one round trip.
                     continue
             await asyncio.sleep(self._settings.metadata_interval_s)
 

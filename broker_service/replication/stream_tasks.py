@@ -10,7 +10,7 @@ from broker_service.replication.refusals import PeerSilent
 async def run_together(*work: Coroutine[Any, Any, object]) -> None:
     """Runs the coroutines as tasks until one of them fails, ends the others, and raises its error.
 
-    If several have failed, the error of the first in the argument list is raised.
+    If several tasks have failed, the error of the first of them in the argument list is raised.
     """
     tasks = [asyncio.create_task(one) for one in work]
     try:

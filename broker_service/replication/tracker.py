@@ -3,8 +3,8 @@
 Pure: no clock, no event loop, no sockets.
 
 A slave is *in sync* once it has acknowledged something on its current connection and is less than `fall_behind_max`
-bytes behind.  The ack of one slave is enough to confirm records.  The confirm offset is therefore the highest ack of
-this term as master.  The confirm offset never falls, because a slave that disconnects keeps its bytes.
+bytes behind.  The ack of one slave is enough to confirm records, so the confirm offset is the highest ack of this term
+as master.  The confirm offset never falls, because a slave that disconnects keeps its bytes.
 """
 
 from dataclasses import dataclass
@@ -71,7 +71,10 @@ class Tracker:
         return self.slaves.get(slave.slave_id) is slave
 
     def ack(self, slave: SlaveProgress, ack_offset: int, master_end: int) -> bool:
-        """Records an ack; returns True if it raises the confirm offset.  Raises AckRefused beyond the master's end."""
+        """Records an ack; returns True if it raises the confirm offset.
+
+        Raises AckRefused for an ack beyond the master's end.
+        """
         if not 0 <= ack_offset <= master_end:
             raise AckRefused(f"ack {ack_offset} is outside of this log, which ends at {master_end}")
         if not self.is_current(slave):
@@ -112,8 +115,8 @@ class Tracker:
     def visible_offset(self, master_end: int) -> int | None:
         """Returns the offset up to which consumers of a SYNC_MASTER may see the log.
 
-        While no slave is in sync, it returns None, which means all of the log.  The visible end never moves back, not
-        even when a slave that is behind comes into sync.
+        While no slave is in sync, the result is None, which means all of the log.  The visible end never moves back,
+        not even when a slave that is behind comes into sync.
         """
         self._note_shown(master_end)
         if not self.is_slave_available(master_end):

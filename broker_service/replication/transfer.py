@@ -43,8 +43,8 @@ class TransferSettings:
     # The limit for bytes that were sent and are not acknowledged.  This limit must exceed the largest record by far,
     # since an ack covers whole records only.
     in_flight_bytes: int = 32 << 20
-    # With ASYNC_MASTER no put waits for the slave.  A message of fewer than gather_bytes is then sent gather_s after
-    # the previous one, because a message with one small record costs as much as one with dozens.
+    # With ASYNC_MASTER, where no put waits for the slave, a message of fewer than gather_bytes is sent only gather_s
+    # after the previous message.  A message with one small record costs as much as a message with dozens.
     gather_bytes: int = 4096
     gather_s: float = 0.010
     heartbeat_s: float = 5.0  # haSendHeartbeatInterval
@@ -218,7 +218,7 @@ class Transfer:
     def next_message(self, now: float) -> MasterFrame | None:
         """Returns the message to send now; None if there is nothing to send or too much is in flight.
 
-        Log bytes are a view of the log.  The caller must encode them before it does anything else.
+        The log bytes in the message are a view of the log, which the caller must encode before it does anything else.
         """
         message = self._next(now)
         if message is not None:
@@ -228,7 +228,7 @@ class Transfer:
     def next_call(self) -> float:
         """Returns when to call `next_message` if nothing happens until then; -inf means now.
 
-        Nothing is read from disk, because this is called after every append.
+        The call reads nothing from disk, because it is made after every append.
         """
         if self._reply is not None or self._has_metadata() or self._has_new_epochs():
             return -inf
@@ -271,7 +271,7 @@ class Transfer:
         return self.state is State.TRANSFER and self._epochs.epochs.last != self._epoch_sent
 
     def _pending(self) -> int:
-        """Returns how many bytes of the log may be sent.  The number may be too high; see `_has_room`."""
+        """Returns how many bytes of the log may be sent; the number can be too high, for the reason in `_has_room`."""
         is_open = self.state is State.TRANSFER and self._has_room()
         return self._log.end_offset - self.sent_offset if is_open else 0
 
@@ -286,7 +286,7 @@ class Transfer:
     def _has_room(self) -> bool:
         """Returns True if more bytes may be sent.
 
-        While the sender has not yet read the size of the first record in flight, it returns True, too.
+        Returns True also while the sender has not yet read the size of the first record in flight.
         """
         if not self._is_full():
             return True

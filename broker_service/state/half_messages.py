@@ -1,12 +1,13 @@
 """Pure functions that make the records of transactions in RocketMQ's format, and read changes of state from them.
 
 A *half message* waits in RMQ_SYS_TRANS_HALF_TOPIC, and names its real topic and queue.  A commit first appends a copy
-to the real topic; the copy's prepared transaction offset is the half message's log offset.  Then it appends an *op
-record* to RMQ_SYS_TRANS_OP_HALF_TOPIC, whose body is the half message's queue offset with a comma.  A rollback appends
-only an op record.  A half message whose transaction is given up is copied to TRANS_CHECK_MAX_TIME_TOPIC.
+to the real topic; the copy's prepared transaction offset is the half message's log offset.  After the copy, the commit
+appends an *op record* to RMQ_SYS_TRANS_OP_HALF_TOPIC, whose body is the half message's queue offset with a comma.  A
+rollback appends only an op record.  A half message whose transaction is given up is copied to
+TRANS_CHECK_MAX_TIME_TOPIC.
 
-Two properties are ours.  `__CHECK` of a half message has the time of the first question to its producer, and the client
-that sent it.  `__RESOLUTION` of an op record says how the transaction ended.
+RocketSim adds two properties that RocketMQ does not have.  `__CHECK` of a half message has the time of the first
+question to its producer, and the client that sent it.  `__RESOLUTION` of an op record says how the transaction ended.
 """
 
 from rocketsim_proto.records import record
@@ -34,8 +35,8 @@ PROPERTY_CHECK = "__CHECK"
 PROPERTY_RESOLUTION = "__RESOLUTION"
 
 OP_TAG = "d"
-OP_BODY = 4096  # most bytes of a body, as in RocketMQ's transactionOpMsgMaxSize
-DEFAULT_IMMUNITY_MS = 6_000  # for half messages that RocketMQ has written, because only our own name their time
+OP_BODY = 4096  # the maximum size of a body in bytes, as in RocketMQ's transactionOpMsgMaxSize
+DEFAULT_IMMUNITY_MS = 6_000  # for RocketMQ's half messages, because only RocketSim's half messages name the time
 
 # Properties that clients and brokers set for each attempt to send a message, or for its half message.
 _NOT_CONTENT = frozenset(
@@ -83,7 +84,7 @@ def half_message(message: Record, *, client_id: str, first_check_ms: int, immuni
 def has_content_of(half: Record, message: Record) -> bool:
     """Returns True if this half message was made from that message, in this attempt or an earlier attempt to send it.
 
-    Its queue, its times and everything else that belongs to an attempt may differ.
+    The queue, the times and all other values that belong to one attempt may differ.
     """
     return _content(half) == _content(message)
 

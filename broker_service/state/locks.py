@@ -5,9 +5,9 @@ one message group:
 
     | batch: the messages that one pop took, from the first one without an ack on | waiting . . . |
 
-When no delivery of the batch is under way any more, the messages that remain in the batch wait again, before all
-others.  As in RocketMQ, they include acknowledged messages that come after the first one without an ack.  A message
-group without messages has no lock.
+A batch ends when none of its deliveries is under way any more.  The remaining messages of an ended batch wait again,
+before all other waiting messages.  As in RocketMQ, acknowledged messages that come after the first one without an ack
+also remain.  A message group without messages has no lock.
 """
 
 from collections import deque
@@ -19,8 +19,8 @@ from broker_service.state.transitions import Ordered, Step
 
 @dataclass(slots=True)
 class Lock:
-    """The messages of one message group.  `attempt_id` is that of the pop that took the batch, or empty.  `under_way`
-    counts the batch's open deliveries.
+    """The messages of one message group.  `attempt_id` is the attempt id of the pop that took the batch, or empty.
+    `under_way` counts the batch's open deliveries.
     """
 
     attempt_id: str = ""
@@ -35,18 +35,18 @@ class Lock:
     def wait(self, message: Ordered) -> None:
         if self._waiting is None:
             self._waiting = deque()
-        delivered = message.step is Step.DELIVERED  # it waits for an earlier message instead
+        delivered = message.step is Step.DELIVERED  # a delivered message that must wait does not count its attempt
         self._waiting.append(Ordered(message.queue_offset, max(0, message.attempt - delivered), Step.WAITS))
 
     def end_batch(self) -> None:
-        """Ends the batch.  Its remaining messages wait again, before all others."""
+        """Ends the batch, whose remaining messages wait again, before all others."""
         if self.batch:
             self._waiting = self._waiting or deque()
             self._waiting.extendleft(one._replace(step=Step.WAITS) for one in reversed(self.batch))
             self.batch = []
 
     def takes(self, queue_offset: int) -> bool:
-        """Takes this message if it is the first that waits.  Returns False if it is not."""
+        """Takes this message and returns True if it is the first that waits; otherwise returns False."""
         if not self._waiting or self._waiting[0].queue_offset != queue_offset:
             return False
         self._waiting.popleft()
@@ -102,15 +102,15 @@ class Locks:
         return delivered
 
     def settle(self, queue_offset: int) -> bool:
-        """Ends a delivery with an ack or a dead letter.  Returns True if its message group is free now."""
+        """Ends a delivery with an ack or a dead letter.  Returns True if this frees the message group."""
         return self._ended(queue_offset, Step.ACKED, 0)
 
     def give_back(self, queue_offset: int, *, counted: bool) -> bool:
-        """Ends a delivery without an ack.  Returns True if its message group is free now."""
+        """Ends a delivery without an ack.  Returns True if this frees the message group."""
         return self._ended(queue_offset, Step.RETURNED, not counted)
 
     def forget_attempt(self, queue_offset: int) -> None:
-        """Drops the batch's attempt id: the client has got the batch, because it has answered for a delivery."""
+        """Drops the batch's attempt id, because the client has the batch: it has answered for one of the deliveries."""
         group = self.group_of[queue_offset]
         self._forget_attempt(group, self.by_group[group])
 
@@ -120,7 +120,7 @@ class Locks:
             yield from self.by_group[group].batch
 
     def groups(self) -> list[tuple[str, str, tuple[Ordered, ...]]]:
-        """Returns message group, attempt id and messages of each lock.  `take` makes the lock from them again."""
+        """Returns message group, attempt id and messages of each lock, from which `take` can rebuild the lock."""
         return [(group, lock.attempt_id, (*lock.batch, *lock.waiting)) for group, lock in self.by_group.items()]
 
     def _ended(self, queue_offset: int, step: Step, uncounted: int) -> bool:

@@ -63,7 +63,7 @@ def copy_topic(place: Place, *, is_dead_letter: bool) -> str:
 
 
 def retry_copy(message: Record, due: Due) -> Record:
-    """Makes the copy for the retry topic, which delivers the message next.  Its properties may be too long (`fits`)."""
+    """Makes the copy for the retry topic, which delivers the message next.  `fits` says if its size is allowed."""
     place, _, delivery = due
     topic = copy_topic(place, is_dead_letter=False)
     copy = _copy(message, due, topic, delivery.attempt if delivery.counted else delivery.attempt - 1)

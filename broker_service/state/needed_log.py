@@ -1,22 +1,24 @@
-"""NeededLog knows the log offset from which records still wait, so that retention must not delete the log after it."""
+"""NeededLog knows the log offset from which records still wait, so that retention keeps the log after this offset."""
 
 from broker_service.store.message_store import MessageStore
 
 
 class NeededLog:
-    """Keeps that offset.  A record is needed until its settlement, or its new copy, is on disk."""
+    """Keeps the log offset from which records still wait.  A record waits until its settlement, or its new copy, is on
+    disk.
+    """
 
     def __init__(self, log: MessageStore) -> None:
         self._log = log
         self._from = 0
-        self._noted: tuple[int, int] | None = None  # an end of the log, and the offset from which it was needed then
+        self._noted: tuple[int, int] | None = None  # the log's end at an earlier call, and the offset that call found
 
     def begins_at(self, oldest: int | None) -> int:
         """Returns the log offset from which the log is needed.  `oldest` is the log offset of the oldest waiting
         record.
 
-        Call it repeatedly.  The offset only moves to that of an earlier call once the log's end at that call is on
-        disk.
+        Call this method repeatedly, because its result rises to the offset that an earlier call found only once the
+        log's end at that call is on disk.
         """
         now = self._log.end_offset if oldest is None else oldest
         if self._noted is not None and self._noted[0] <= self._log.flushed_offset:

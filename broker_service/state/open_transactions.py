@@ -128,7 +128,7 @@ class OpenTransactions:
     # --- snapshots --------------------------------------------------------------------------------------------------
 
     def rebuilding(self) -> Iterator[Prepared | Resolved]:
-        """Returns changes that make the present state again from nothing."""
+        """Returns changes that rebuild the present state from nothing."""
         return _rebuilding(dict(self._recent), dict(self.unlogged), list(self.open.values()))
 
 

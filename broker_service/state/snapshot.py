@@ -2,9 +2,9 @@
 
     | magic 8 | version 4 | log offset 8 | tail size 4 | tail CRC-32 4 | body CRC-32 4 | body: transitions |
 
-The body has transitions that make the state again (`transitions.py`).  `tail CRC-32` is the CRC of the last `tail size`
-bytes of the log before the log offset.  A snapshot is valid for a log that has the same CRC there.  Without a valid
-snapshot a start reads the complete log.
+The body has transitions that rebuild the state (`transitions.py`).  `tail CRC-32` is the CRC of the last `tail size`
+bytes of the log before the log offset.  A snapshot is valid for a log whose bytes before the log offset have this CRC.
+Without a valid snapshot a start reads the complete log.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -59,7 +59,7 @@ def encode(
     """Encodes a snapshot.
 
     `recent` has settled deliveries to remember, each with True if it is a dead letter.  `more` has the transitions that
-    make the state of transactions and timers again.
+    rebuild the state of transactions and timers.
     """
     body = transitions.encode([*rebuilding(queues), *remembering(recent), *more])
     return _HEAD.pack(_MAGIC, _VERSION, log_offset, *tail, isal_zlib.crc32(body)) + body
@@ -77,7 +77,7 @@ def decode(data: bytes) -> Snapshot:
 
 
 def rebuilding(queues: Queues) -> Iterator[Transition]:
-    """Yields transitions that make these queues again from nothing."""
+    """Yields transitions that rebuild these queues from nothing."""
     for place, following, under_way, groups in queues:
         ordered = {message.queue_offset for _, _, messages in groups for message in messages}
         lowest = min([following, *ordered, *under_way])
@@ -120,7 +120,8 @@ def _lock(
 ) -> Iterator[Transition]:
     """Yields transitions that make a lock.
 
-    The transitions leave the queue's next offset at its lowest value, because other locks have messages in between.
+    The transitions leave the queue's next offset at `lowest`, because messages of other locks lie between those of this
+    one.
     """
     name, attempt_id, messages = group
     batch = {one.queue_offset: under_way[one.queue_offset] for one in messages if one.step is Step.DELIVERED}

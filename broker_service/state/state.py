@@ -38,7 +38,7 @@ from broker_service.state.transitions import (
     Waiting,
 )
 
-MAX_RECENT = 20_000  # most settled deliveries that are remembered, so that a second ack of them is valid
+MAX_RECENT = 20_000  # settled deliveries that are remembered at most, so that a second ack of one is valid
 _HEAP_SLACK = 1000
 _TAKEN_SLACK = 1000
 
@@ -124,11 +124,11 @@ class State:
         return found if found is not None and found.pop == delivery.pop else None
 
     def was_settled(self, delivery: DeliveryId) -> bool:
-        """Returns True if an ack settled the delivery and this is still remembered."""
+        """Returns True if the delivery is remembered as settled by an ack."""
         return self._recent.get(delivery) is False
 
     def is_dead_letter(self, delivery: DeliveryId) -> bool:
-        """Returns True if the message was moved to the dead letters and this is still remembered."""
+        """Returns True if the message is remembered as moved to the dead letters."""
         return self._recent.get(delivery) is True
 
     def recent(self) -> list[tuple[DeliveryId, bool]]:
@@ -363,7 +363,7 @@ class State:
             self._renewed.setdefault(delivery.client_id, {})[place, offset] = None
 
     def _unwatch(self, place: Place, offset: int, delivery: UnderWay) -> None:
-        """Forgets a delivery.  Its deadline stays in the heap until it comes to the top."""
+        """Forgets a delivery, whose deadline stays in the heap until it comes to the top."""
         renewed = self._renewed.get(delivery.client_id)
         if renewed is not None and renewed.pop((place, offset), True) is None and not renewed:
             del self._renewed[delivery.client_id]

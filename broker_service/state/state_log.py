@@ -1,11 +1,11 @@
 """StateLog keeps the state of consumption in step with this broker's log, on masters and slaves.
 
-After a start or a cut of the log, it takes the state from the newest valid snapshot and applies the log after it.
+After a start or a cut of the log, StateLog takes the state from the newest valid snapshot and applies the log after it.
 StateLog keeps two snapshots, `consumption.snapshot` and the earlier one with the ending `.old`, in case the newer one
 is damaged or the log was cut.
 
-Four kinds of records change the state, and are applied in log order.  If such a record cannot be read because of a bad
-sector or damage, only a part of the state waits:
+Four kinds of records change the state, and are applied in log order.  If one of these records cannot be read because of
+a bad sector or damage, only a part of the state waits for it:
 
 | record                                       | if it cannot be read                                             |
 |----------------------------------------------|------------------------------------------------------------------|
@@ -68,7 +68,7 @@ class _Entry(NamedTuple):
 
 
 class StateLog:
-    """Keeps the state.  Notes each record that the store dispatches.  The next `catch_up` applies them."""
+    """Keeps the state.  Notes each record that the store dispatches, for the next `catch_up` to apply."""
 
     def __init__(self, store: MessageStore, snapshot_path: Path) -> None:
         self.state = State()
@@ -88,11 +88,12 @@ class StateLog:
         """Reads the state from a snapshot, if any, and the log after it.  Call it at a start and after a cut of the
         log.
 
-        Deliveries that are in neither are lost, because that part of the log has expired.  If the reload fails, the
-        next `catch_up` repeats it, so that no snapshot is made of an incomplete state.
+        Deliveries that are neither in the snapshot nor in the log after it are lost, because their part of the log has
+        expired.  If the reload fails, the next `catch_up` repeats it, so that no snapshot is made of an incomplete
+        state.
         """
         self._is_reload_due = True
-        self._check(self._failed_at)  # reads the failed record first, before all others are read again
+        self._check(self._failed_at)  # raises early if the record that failed before still cannot be read
         self._failed_at = self._unread = None
         self.state, self._unapplied = State(), []
         begin = self._saved_at = self._store.min_offset
@@ -175,7 +176,7 @@ class StateLog:
     def catch_up(self, written: Written | None = None) -> None:
         """Applies the records that were appended since the last call.
 
-        Raises if a record cannot be applied, and again at each later call until it can.
+        Raises an error if a record cannot be applied, and every later call tries this record again first.
         """
         if self._is_reload_due:
             self.reload()
@@ -229,7 +230,7 @@ class StateLog:
             raise self._unread[1].with_traceback(None)  # every raise would lengthen the error's traceback
 
     def read_again(self) -> bool:
-        """Reads the state again if a record of a transaction could not be read before.  Returns True if it did so.
+        """Reads the state again, and returns True, if a record of a transaction could not be read before.
 
         Raises if the record still cannot be read.
         """
@@ -257,14 +258,16 @@ class StateLog:
                 yield from changes
                 alone = 1
             except (ReadFailed, StoreCorrupt, StoreTooNew) as error:
-                for one in range(at, min(at + alone, end)):  # a bad sector may fail reads of all records near it
+                for one in range(at, min(at + alone, end)):  # a bad sector can make reads of all records near it fail
                     yield self._read_alone(_Entry(topic, queue_id, one), error)
                 at, alone = at + alone, 2 * alone
         for one in range(end, self._store.queues.end(topic, queue_id)):  # records that readers do not see yet
             yield self._read_alone(_Entry(topic, queue_id, one))
 
     def _read(self, entry: _Entry, end: int) -> tuple[int, list[RecordChanges]]:
-        """Reads as many records as fit.  Returns the queue offset of the next record, and the changes."""
+        """Reads as many records as fit.  Returns the queue offset of the next record, and the changes in the records
+        read.
+        """
         topic, queue_id, at = entry
         found = self._store.queues.read_ranges([(topic, queue_id, at, end)], READ_BYTES)
         if found.answers[0].next_offset <= at:
@@ -289,7 +292,7 @@ class StateLog:
         try:
             return log_offset, self._changes_of(entry, log_offset)
         except (NotFound, ReadFailed, StoreCorrupt, StoreTooNew) as of_this_one:
-            # If the log continues after the record, only the record is damaged.  Otherwise the queue may be damaged.
+            # If the log does not continue behind the record, the queue may be damaged, and not only the record.
             if isinstance(of_this_one, NotFound) or not self._store.log.goes_on_at(log_offset + size):
                 self._failed_at = entry
                 raise error or _unreadable(entry) from of_this_one
@@ -379,7 +382,10 @@ def _runs(extents: Sequence[Extent]) -> Iterator[Sequence[Extent]]:
 
 
 def _timers_in(data: bytes | memoryview, count: int) -> list[RecordChanges] | None:
-    """Returns the changes of these records; None unless all belong to the timer topic and can be read as columns."""
+    """Returns the changes of these records of the timer topic, which are read as columns.
+
+    Returns None if a record belongs to another topic, or cannot be read as part of a column.
+    """
     try:
         records = Records.walk(data, count)
         records.check()

@@ -1,7 +1,7 @@
-"""Pure functions for the records of messages with a delivery time: how these wait, are recalled and are delivered.
+"""Pure functions for the records of messages with a delivery time: their waiting, their recall and their delivery.
 
 A waiting message is a record of queue 0 of RocketMQ's `rmq_sys_wheel_timer`.  A message that is delivered, or moved to
-the end of the log, is a copy that names the waiting record.  Appending the copy therefore also settles that record.
+the end of the log, is a copy that names the waiting record, so that appending the copy also settles the waiting record.
 """
 
 from collections.abc import Iterator
@@ -79,12 +79,12 @@ def recall_record(topic: str, message_id: str, deliver_ms: int, now_ms: int) -> 
 
 
 def second_of(waiting: Record) -> int:
-    """Returns the second in which the message waits.  Raises ValueError if the record does not say it."""
+    """Returns the second in which the message waits.  Raises ValueError if the record names no valid time."""
     return second_in(waiting.properties.get(PROPERTY_OUT_MS, ""))
 
 
 def second_in(value: str) -> int:
-    """Returns the second in a value of TIMER_OUT_MS.  Raises ValueError if the value has none."""
+    """Returns the second in a value of TIMER_OUT_MS.  Raises ValueError if the value is no valid time."""
     if not (value.isascii() and value.isdigit() and len(value) < 16):
         raise ValueError(f"the record names no time: {PROPERTY_OUT_MS}={value[:20]!r}")
     return int(value) // 1000
@@ -101,7 +101,7 @@ def key_of(waiting: Record) -> str:
 
 
 def delivered_record(waiting: Record) -> Record:
-    """Makes the message for its real topic and queue.  Raises ValueError if the record does not name them."""
+    """Makes the message for its real topic and queue.  Raises ValueError if the record names no topic or no queue."""
     properties = dict(waiting.properties)
     topic, queue_id = properties.pop(PROPERTY_REAL_TOPIC, ""), properties.pop(PROPERTY_REAL_QUEUE_ID, "")
     if not topic or not (queue_id.isascii() and queue_id.isdigit()):

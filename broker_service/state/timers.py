@@ -1,8 +1,8 @@
 """Timers keeps the messages that wait for their delivery time: their log offsets, by the second in which they are due.
 
 RocketMQ's TIMER_OUT_MS is the last whole second before the delivery time.  A second is due when it is over, so no
-message is delivered before its time, and each message at most a second after it.  If a record cannot be read, its
-second is unknown.
+message is delivered before its time, and each message at most a second after it.  A timer whose record cannot be read
+has an unknown second.
 """
 
 import heapq
@@ -21,10 +21,10 @@ class Timers:
 
     def __init__(self) -> None:
         self.count = 0
-        self.copying: int | None = None  # log offset of a COPYING that no COPIED has ended
+        self.copying: int | None = None  # log offset of a `Copying` that no `Copied` has ended
         self.unread: set[int] = set()  # log offsets of timers that could not be read, and whose second is unknown
         self._waiting: dict[int, array[int]] = {}
-        self._done: dict[int, set[int]] = {}  # second -> settled timers after the first that waits
+        self._done: dict[int, set[int]] = {}  # second -> settled timers behind the first one that still waits
         self._recalls: dict[int, dict[str, None]] = {}
         self._recall_count = 0
         self._seconds: list[int] = []  # a heap; seconds that are over are removed later
@@ -53,7 +53,7 @@ class Timers:
         return found
 
     def first(self, second: int, count: int, without: Collection[int] = ()) -> list[int]:
-        """Returns the first log offsets that wait in this second, except those in `without`."""
+        """Returns the log offsets of the first `count` timers that wait in this second, except those in `without`."""
         done = self._done.get(second, ())
         waiting = (one for one in self._waiting.get(second, ()) if one not in done and one not in without)
         return list(islice(waiting, count))
@@ -91,7 +91,7 @@ class Timers:
         ]
 
     def rebuilding(self) -> list[Waiting | Copied | Copying]:
-        """Returns transitions that make these timers again from nothing."""
+        """Returns transitions that rebuild these timers from nothing."""
         seconds = self._waiting
         if self.unread:
             seconds = {**self._waiting, UNKNOWN: array("q", sorted(self.unread))}

@@ -17,7 +17,7 @@ from struct import Struct
 from typing import NamedTuple
 
 CHECKED, PREPARED, RESOLVED = 13, 14, 15
-MAX_TEXT = 255  # most bytes of a short text, such as a client id, because its size is one byte
+MAX_TEXT = 255  # maximum size in bytes of a short text, such as a client id, whose size is stored in one byte
 MAX_CHECKS = 0xFFFF
 
 _CHECKED = Struct(">QH")
@@ -36,7 +36,9 @@ class TransactionId(NamedTuple):
 
 
 class Resolution(IntEnum):
-    """How a transaction ended.  UNKNOWN if RocketMQ ended it, or if a newer half message replaces its own."""
+    """How a transaction ended.  UNKNOWN means that RocketMQ ended it, or that a newer half message replaces its half
+    message.
+    """
 
     UNKNOWN = 0
     COMMIT = 1
@@ -46,7 +48,7 @@ class Resolution(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """Says that a half message is stored at these offsets.  `due_ms` is when its producer is asked next."""
+    """Says that a half message is stored at these offsets.  `due_ms` is when the producer is asked next."""
 
     transaction: TransactionId
     queue_offset: int
@@ -74,7 +76,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """Says that a transaction has ended.  In snapshots, `unlogged` is the queue offset of its half message if the op
+    """Says that a transaction has ended.  In snapshots, `unlogged` is the queue offset of the half message if its op
     record is missing.
     """
 

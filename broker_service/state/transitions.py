@@ -1,4 +1,4 @@
-"""Transitions change the state of consumption.  This file has them, and encodes and decodes them for the log.
+"""Transitions change the state of consumption.  This file defines the transitions, and encodes and decodes them.
 
 The body of a record of the topic `rmq_sys_rocketsim_state` has the transitions of calls that came together:
 
@@ -25,8 +25,8 @@ All integers are big-endian; a text is | size 1 | UTF-8 |; a place is | group | 
 |            | count 4, for each recall: second 8, size 2, key; in snapshots only                                  |
 | 13 to 15   | transactions: `transaction_changes.py`                                                              |
 
-The record's own CRC covers the body.  A `Move` has no transition record.  It is in a property of the copied record, so
-that copy and settlement are one append.
+The record's own CRC covers the body.  A `Move` is not in such a record but in a property of the copied record, so that
+copy and settlement are one append.
 """
 
 from collections.abc import Iterable, Iterator
@@ -62,7 +62,7 @@ _MAX_ATTEMPT = 0xFFFF
 
 
 class Place(NamedTuple):
-    """A queue as a group reads it."""
+    """A queue from which a group reads."""
 
     group: str
     topic: str
@@ -80,7 +80,8 @@ class DeliveryId(NamedTuple):
 class Take:
     """Delivers a group's next messages of a queue: those at `offsets`, each with its attempt.
 
-    The other messages from `start` to `next` are skipped.  `renewed_until_ms` is 0 for deliveries that are not renewed.
+    Messages from `start` to `next` that are not at `offsets` are skipped.  `renewed_until_ms` is 0 for deliveries that
+    are not renewed.
     """
 
     place: Place
@@ -96,11 +97,11 @@ class Take:
 
 
 class Step(IntEnum):
-    """The state of a message in a `TakeInOrder`.  Only snapshots have RETURNED and ACKED."""
+    """The state of a message in a `TakeInOrder`.  RETURNED and ACKED occur only in snapshots."""
 
     WAITS = 0  # the message waits for earlier ones of its message group
     DELIVERED = 1
-    RETURNED = 2  # the delivery has ended without an ack, but another one of the batch is under way
+    RETURNED = 2  # the delivery has ended without an ack, but another delivery of the batch is under way
     ACKED = 3  # acknowledged before an earlier message of the batch
     GONE = 4  # the message waited, and has expired with the log
 
@@ -108,8 +109,7 @@ class Step(IntEnum):
 class Ordered(NamedTuple):
     """A message of a message group.
 
-    `attempt` is the attempt of its delivery.  For a message that waits or was returned it is the number of earlier
-    attempts.
+    `attempt` is the attempt of its delivery, or the number of earlier attempts if the message waits or was returned.
     """
 
     queue_offset: int
@@ -121,7 +121,8 @@ class Ordered(NamedTuple):
 class TakeInOrder:
     """A `Take` of a group that consumes in order.  `groups` has message groups, each with its messages in order.
 
-    The other messages from `start` to `next` are skipped.  `attempt_id` is the client's name for this pop, or empty.
+    Messages from `start` to `next` that are not in `groups` are skipped.  `attempt_id` is the client's name for this
+    pop, or empty.
     """
 
     place: Place
@@ -138,7 +139,9 @@ class TakeInOrder:
 
 @dataclass(frozen=True, slots=True)
 class Return:
-    """Ends deliveries of a group that consumes in order, without an ack.  Their messages wait in their places again."""
+    """Ends deliveries of a group that consumes in order, without an ack, so that their messages wait in their places
+    again.
+    """
 
     place: Place
     deliveries: tuple[DeliveryId, ...]
@@ -146,7 +149,7 @@ class Return:
 
 @dataclass(frozen=True, slots=True)
 class Settle:
-    """Ends deliveries for good.  Their messages are not delivered to the group again."""
+    """Ends deliveries for good, so that their messages are not delivered to the group again."""
 
     place: Place
     deliveries: tuple[DeliveryId, ...]
@@ -167,7 +170,7 @@ class Deadline:
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """Lets the group continue at this offset.  Its deliveries under way in this queue are dropped."""
+    """Lets the group continue at this offset, and drops the group's deliveries under way in this queue."""
 
     place: Place
     queue_offset: int
@@ -175,7 +178,9 @@ class Reset:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Drops the state of a group, of a topic, or of a group in a topic.  An empty name stands for all."""
+    """Drops the state of a group, of a topic, or of a group in a topic.  An empty name stands for all groups or all
+    topics.
+    """
 
     group: str = ""
     topic: str = ""
@@ -198,7 +203,7 @@ class Copying:
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """Settles timers of one second, which were delivered, recalled or moved.  Ends the COPYING before it."""
+    """Settles timers of one second, which were delivered, recalled or moved.  Also ends the last `Copying`."""
 
     second: int
     log_offsets: tuple[int, ...] = ()

@@ -1,14 +1,14 @@
 """StateWriter appends changes of the state to the log of a master.
 
-A change is a transition, or a record from which a transition follows, such as a retry copy.  There are two ways to
-append it:
+A change is a transition, or a record from which a transition follows, such as a retry copy.  A change can be appended
+in two ways:
 
 - `submit` makes the change pending.  The pending changes of calls that come together (`GroupCommit`) become one record.
-- `append` and `append_record` append the change now.  They first append what is pending, so that an ack that was
-  accepted earlier comes before an expiry, a move or a reset.
+- `append` and `append_record` append the change now, behind the pending changes, so that an ack that was accepted
+  earlier comes before an expiry, a move or a reset.
 
-In both ways the state changes only when the record is applied from the log, as on a slave.  The state is therefore
-never ahead of the log.  Only `next_of` also includes what the pending changes take.
+In both ways the state changes only when the record is applied from the log, as on a slave, and is therefore never ahead
+of the log.  Only `next_of` also counts the messages that pending changes take.
 """
 
 import asyncio
@@ -64,7 +64,10 @@ class StateWriter:
     # --- following the log --------------------------------------------------------------------------------------------
 
     def reload(self) -> None:
-        """Reads the state again, at a start and after a cut of the log.  Pending changes are refused then."""
+        """Reads the state again, at a start and after a cut of the log.
+
+        Pending changes are refused, because at these times the broker takes no writes.
+        """
         self.flush()
         self._broker.offsets.kept.clear()
         self._log.reload()
@@ -78,8 +81,9 @@ class StateWriter:
             listener()
 
     def read_again(self) -> bool:
-        """Returns True if records of transactions that were unreadable are read now.  Raises if they still cannot be
-        read.
+        """Reads records of transactions again that were unreadable before; returns True if there were any.
+
+        Raises an error if a record still cannot be read.
         """
         self.check_writable()
         is_read = self._log.read_again()
@@ -121,8 +125,8 @@ class StateWriter:
     def submit(self, *changes: Transition) -> asyncio.Future[int]:
         """Appends the changes soon, together with those of other calls.
 
-        With few calls, they are appended at the end of this turn of the event loop.  The returned future gets the log's
-        end after the changes, or the refusal.
+        If few calls come, the changes are appended at the end of this turn of the event loop.  The returned future gets
+        the log's end after the changes, or the refusal.
         """
         loop = asyncio.get_running_loop()
         if self._appended is None:
@@ -161,7 +165,7 @@ class StateWriter:
         return await self._broker.acknowledgements.wait(end, timeout_s)
 
     def append(self, *changes: Transition) -> None:
-        """Appends these changes now, after the pending ones.  Raises if the log refuses them."""
+        """Appends these changes now, after the pending ones.  Raises an error if the log refuses the changes."""
         if not changes:
             return
         self.flush()

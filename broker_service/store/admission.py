@@ -35,16 +35,16 @@ class Admission:
     def why_no_sends(self, size: int = 0) -> str | None:
         """Returns why clients may not send this many bytes now; None if they may.
 
-        The broker appends its own records, such as acknowledgements, retries and due messages, even above the disk's
-        warning level and up to the end of the last log file.
+        Only clients' messages are refused.  The broker appends its own records, such as acknowledgements, retries and
+        due messages, even above the disk's warning level and up to the end of the last log file.
         """
         return self.why_not_writable() or self._writer.no_room or self.disk_too_full or self._why_reserved(size)
 
     def _why_reserved(self, size: int) -> str | None:
         """Returns the refusal if the rest of the last log file is kept for the broker's own records.
 
-        The rest is kept while the disk has no room for another log file.  Once a send is refused for this reason, all
-        sends are refused until the disk has room.
+        The rest is kept while the disk has no room for another log file.  After the first send that is refused because
+        of this reserve, all sends are refused until the disk has room.
         """
         log = self._log
         left = log.file_end - log.end_offset - size

@@ -1,10 +1,12 @@
 """Batch holds records that are about to be appended: it checks them, stamps them and makes their queue entries.  Pure.
 
 With the compiled module, a batch of any size is a `_Columns`: compiled functions do the work, and numpy does what they
-do not accept.  Without the module, numpy does all the work.  A column then takes as long for one record as for about
-fifty, and a batch needs about a hundred columns, so a batch of up to `FEW` records is a `_OneByOne`, which looks at one
-record after the other.  Both give the same results.  If `_OneByOne` finds an error, `_Columns` checks the records again
-and raises the error, so that errors do not depend on the batch's size.
+do not accept.
+
+Without the compiled module, numpy does all the work.  A numpy column takes as long for one record as for about fifty,
+and a batch needs about a hundred columns.  A batch of up to `FEW` records is therefore a `_OneByOne`, which looks at
+one record after the other.  `_OneByOne` and `_Columns` give the same results.  If `_OneByOne` finds an error,
+`_Columns` checks the records again and raises the error, so that errors do not depend on the batch's size.
 """
 
 import re
@@ -75,7 +77,7 @@ class Fields(NamedTuple):
 
 
 class Batch(ABC):
-    """Records that lie back to back in one buffer, in log order.  A RecordError names a position in that buffer."""
+    """Records that lie back to back in one buffer, in log order.  A RecordError names a position in the buffer."""
 
     size: int  # bytes
 
@@ -90,7 +92,7 @@ class Batch(ABC):
             try:
                 return _OneByOne.of_frame(data, count)
             except RecordError:
-                pass  # `_Columns` checks the records again and raises the error.
+                pass  # `_Columns` finds the error again and raises it.
         return _Columns.of_frame(data, count)
 
     @staticmethod
@@ -102,7 +104,7 @@ class Batch(ABC):
 
     @staticmethod
     def of_records(records: Sequence[Record]) -> "Batch":
-        """Encodes these records.  Raises RecordError if the fields of one do not fit into a record."""
+        """Encodes these records.  Raises RecordError if a field of a record cannot be encoded."""
         return Batch.of_frame(bytearray(b"".join(map(encode, records))), len(records))
 
     @staticmethod
@@ -110,8 +112,8 @@ class Batch(ABC):
         """Makes a batch of records read from a log.
 
         The first record is at position `at` of `data` and at log offset `offset`; `sizes` are the records' sizes in
-        bytes.  The batch ends before the first record that is damaged or has another log offset.  The second value
-        describes what is wrong with that record; it is "" if all records are valid.
+        bytes.  The batch ends before the first record that is damaged or has another log offset.  The second returned
+        value describes what is wrong with the record at which the batch ends; it is "" if all records are valid.
         """
         return (_OneByOne if _is_few(len(sizes)) else _Columns).of_log(data, at, sizes, offset)
 
@@ -173,8 +175,8 @@ class Batch(ABC):
         """Writes the broker's fields into the records: log offset, queue offset, store time and store host.
 
         Log offsets are consecutive from `offset` on.  Queue offsets come from `next_offsets` (queue id to next offset),
-        which is updated.  `store_host` is 8 bytes (IPv4) or 20 bytes (IPv6).
-        Raises RecordError, and writes nothing, if a record has room for a host of the other length only.
+        which is updated.  `store_host` is 8 bytes (IPv4) or 20 bytes (IPv6).  If the room for the host in a record has
+        the other length, the call raises RecordError and writes nothing.
         """
 
     @abstractmethod

@@ -59,8 +59,8 @@ class CommitLog:
         self._open = open_files
         self._residency = Residency()
         self._paths: dict[int, Path] = {}  # a cache: making a Path takes as long as reading a small record
-        # Handles of files that may hold bytes not yet on disk.  Only the writing thread changes this dictionary.  That
-        # thread closes a handle only when the whole file is flushed, so it never closes one that `sync` is using.
+        # Handles of files that may hold bytes not yet on disk.  Only the writing thread adds and closes these handles.
+        # A handle is closed only when its whole file is flushed, and therefore never while `sync` is using it.
         self._writing: dict[int, int] = {}
         self._created = 0
         self._created_on_disk = 0
@@ -123,7 +123,7 @@ class CommitLog:
         deleted = []
         while self.starts and self.starts[0] + self.file_size <= min(offset, self.start_of(self.end_offset)):
             deleted.append(self._delete(self.starts[0]))
-            # Without this sync the file may reappear after a power loss, without its queues and with a gap behind it.
+            # Without this sync the deleted file could reappear after a power loss, with a gap between it and the log.
             self._files.sync_directory(self.directory)
         return deleted
 
@@ -169,10 +169,11 @@ class CommitLog:
         return self._dirty is not None
 
     def clean(self) -> None:
-        """Zeroes, on disk, the bytes that a failed write left behind the log's end.
+        """Zeroes, on disk, the bytes that a failed write left behind the log's end, since recovery would take them for
+        records.
 
-        Recovery would take them for records.  Raises OSError if the disk still refuses.  No other `sync` may run
-        meanwhile, because the kernel reports a failed sync to only one of its callers.
+        Raises OSError if the disk still refuses.  No other `sync` may run during this call, because the kernel reports
+        a failed sync to only one of its callers.
         """
         if self._dirty is not None:
             begin, end = self._dirty
@@ -249,7 +250,8 @@ class CommitLog:
         try:
             self._files.preallocate(handle, self.file_size)
             if not self.starts:
-                # Synced at once: after any power loss the first file says where the log begins and how large files are.
+                # The first file is synced at once, because only this file says where the log begins and how large its
+                # files are.
                 self._files.fdatasync(handle)
                 self._files.sync_directory(self.directory)
         except OSError:
@@ -316,7 +318,7 @@ class CommitLog:
     def has_record_at(self, offset: int) -> bool:
         """Returns True if the bytes at this offset are a record's head, with this log offset in it.
 
-        The rest of the record may be damaged.
+        Bytes of the record behind its head may be damaged.
         """
         if not self.min_offset <= offset < self.end_offset:
             return False
@@ -336,7 +338,7 @@ class CommitLog:
     def goes_on_at(self, offset: int) -> bool:
         """Returns True if a record can end at this offset: the next record, a blank one, or the end of the log follows.
 
-        If the disk cannot read the bytes at this offset, it returns True, too.
+        Returns True also if the disk cannot read the bytes at this offset.
         """
         try:
             if offset == self.end_offset or self.has_record_at(offset):

@@ -59,12 +59,12 @@ class ConsumeQueue:
         self.min_offset = self.max_offset = start_at
         self.log_end = 0
         self.unsynced: set[Path] = set()  # files written since the last thorough flush
-        # The names of the files that `load` found, valid or not, show that the queue had reached `named_offset`, and
-        # had not gone beyond `named_end`.
+        # The queue had reached `named_offset` and had not gone beyond `named_end`, as the names of the files show that
+        # `load` found, even if the files are not valid.
         self.named_offset = self.named_end = 0
         self._files = files
         self._open = open_files
-        self._allocates = allocates  # True: a new file's blocks are allocated at once, if the disk has room for them
+        self._allocates = allocates  # if True, the blocks of a new file are allocated at once, if the disk has room
         self._starts: list[int] = []  # byte positions of the files
         self._path_start, self._last_path = -1, directory
 
@@ -132,7 +132,7 @@ class ConsumeQueue:
     # --- writing --------------------------------------------------------------------------------------------------
 
     def put(self, queue_offset: int, entries: Entries) -> None:
-        """Writes entries from `queue_offset` on.  These entries replace any that the queue has there.
+        """Writes entries from `queue_offset` on, and replaces entries that the queue already has there.
 
         After an OSError, `min_offset`, `max_offset` and `log_end` are unchanged.
         """
@@ -183,7 +183,7 @@ class ConsumeQueue:
     def _write(self, queue_offset: int, data: bytes) -> None:
         """Writes bytes into the files at this queue offset and creates files as needed.
 
-        One write is usually enough.  An append to thousands of queues spends most of its time in this function.
+        Most calls write to one file only.  An append to thousands of queues spends most of its time in this function.
         """
         at = queue_offset * ENTRY_SIZE
         while data:
@@ -338,8 +338,9 @@ class ConsumeQueue:
         return end is not None
 
     def end_at(self, log_offset: int) -> QueueEnd | None:
-        """Returns the queue's end without the entries of records that end behind `log_offset`; None if it has no such
-        entries.
+        """Returns the end that the queue has without its entries of records that end behind `log_offset`.
+
+        Returns None if the queue has no entries of such records.
         """
         if self.log_end <= log_offset:
             return None
@@ -377,7 +378,10 @@ class ConsumeQueue:
         return deleted
 
     def _first_from(self, log_min: int) -> int:
-        """Finds, by binary search, the first entry whose record is at or behind `log_min`.  Fillers lie before that."""
+        """Finds, by binary search, the first entry whose record is at or behind `log_min`.
+
+        A filler counts as an entry before `log_min`.
+        """
         low, high = (
             self.first_offset,
             self.max_offset,

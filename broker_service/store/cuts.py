@@ -37,8 +37,8 @@ class Cuts:
         """Cuts the log back to `offset`, the start of a record; returns the number of bytes removed.
 
         The removed bytes are first copied to a file in `keep_in`, unless that is None.  The new end is synced before
-        bytes are zeroed, and the zeros are synced before anything is appended.  After a crash, recovery therefore finds
-        the old log, the new one, or the new one followed by a part of the removed records.
+        bytes are zeroed, and the zeros are synced before anything is appended.  With these two syncs, recovery after a
+        crash finds the old log, the new one, or the new one followed by a part of the removed records.
         """
         with self._durability.lock:
             self._disk.check()
@@ -64,8 +64,9 @@ class Cuts:
     def _completing_a_cut(self) -> Iterator[None]:
         """Stops the store if the cut in this context fails.
 
-        A store that went on would append in front of bytes of the old log, which a recovery would take for records of
-        the new one.  The next start finds the old log, or a part of it, and replication cuts it again.
+        If the store continued, new records would be appended in front of bytes of the old log, and recovery would take
+        these bytes for records of the new log.  The next start finds the old log, or a part of it, and replication cuts
+        it again.
         """
         try:
             yield
@@ -88,7 +89,7 @@ class Cuts:
             self._writer.partial.clear()
             self._durability.void_requests()
             self._queues.forget_summary()
-            # so that a crash in between leaves an empty log and not a damaged one
+            # With this value, a crash before the end of the cut leaves an empty log and not a damaged one.
             self._durability.set_flushed(Flushed(0))
             with self._completing_a_cut():
                 self._queues.shorten(dict.fromkeys(self._queues.keys(), QueueEnd(0, 0)))

@@ -38,8 +38,8 @@ class DirectoryLock:
     def mark_open(self) -> None:
         """Writes `abort`, so that a start before `mark_closed` finds that the store was not closed.
 
-        On a full disk `abort` may be empty or missing.  The next start then learns from the file of the flushed offset,
-        whose blocks are allocated, that the store was not closed.
+        On a full disk `abort` may be empty or missing.  In this case the next start learns that the store was not
+        closed from the file of the flushed offset, whose blocks are already allocated.
         """
         with Attempt() as marking:
             self._files.write_atomically(self._abort, str(os.getpid()).encode())

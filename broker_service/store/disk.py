@@ -2,9 +2,9 @@
 
 `VERDICTS` is the table of decisions, by operation and kind of error.  docs/replication.md shows the same table.
 
-- GO_ON: the caller gets the error, and nothing else changes.  A sync that got no file handle, or whose file is gone,
-  was not tried, so nothing is in doubt.
-- REFUSE: the write has not happened and its caller gets the error.  The next write is tried.
+- GO_ON: the caller gets the error, and nothing else changes.  This is also the verdict for a sync that could not be
+  tried, because no file handle was free or the file was gone.
+- REFUSE: the write has not happened and its caller gets the error.  Later writes are tried as usual.
 - STOP: a sync failed.  The kernel may have dropped the bytes it could not write and marked their pages clean, so a
   second sync would succeed wrongly.  After a STOP nothing is written, and the store is not marked as closed.  The next
   start writes the bytes in doubt again.
@@ -65,7 +65,7 @@ def verdict(method: str, error: int | None) -> Verdict:
 class Attempt:
     """A context for writes that the store can do without.  If a write in the context fails, `refused` is its error.
 
-    A FlushFailed is raised and not kept, because the store has then stopped.
+    A FlushFailed is raised out of the context and is not kept in `refused`, because the store has then stopped.
     """
 
     refused: OSError | None = None
@@ -92,8 +92,8 @@ class Disk(Files):
         self._root = root
         self._private = private
         self._paths: dict[int, Path] = {}  # open handle -> its path, which errors name
-        # The methods that read, and `pwrite` until `stop`, are the file system's own.  The verdict of these methods is
-        # never STOP, so their errors can pass unchanged, and appends and reads save a call.
+        # The methods that read, and until `stop` also `pwrite`, are taken from the file system unchanged.  Their errors
+        # never lead to a STOP, and appends and reads save a call.
         own = vars(Disk).keys() | {"write_atomically", "read_synced", "discard"}
         names = [name for name in dir(Files) if not name.startswith("_") and name not in own]
         self.__dict__.update({name: getattr(files, name) for name in (*names, "pwrite")})
@@ -190,7 +190,8 @@ class Disk(Files):
     def take_from_others(self) -> None:
         """Makes the existing files private if the store is `private`.
 
-        Files that others can use may be older than the setting, or may have been copied into the directory.
+        Other users may have rights on files that are older than the setting `private`, or that were copied into the
+        directory.
         """
         if not self._private:
             return

@@ -71,7 +71,7 @@ def queue_extents(records: Records, delay_levels_ms: Sequence[int]) -> list[Queu
     topics, codes = records.topic_codes()
     entries["tags_code"] = records.tags_codes()
     if SCHEDULE_TOPIC in topics:
-        # not at the top, since it loads slowly; `node/app.py` loads it once the broker serves
+        # pyarrow.compute is imported here, since it loads slowly; `node/app.py` loads it once the broker serves
         import pyarrow.compute as pc
 
         delayed = np.flatnonzero(codes == topics.index(SCHEDULE_TOPIC))

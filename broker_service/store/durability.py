@@ -3,7 +3,7 @@
 The flush thread calls `flush`.  The event loop calls everything else; it also calls `flush` where it must know at once
 that everything is on disk.
 
-`flush` holds `lock`.  The loop holds `lock`, too, while it cuts the log and while it zeroes the bytes of a failed
+`flush` holds `lock`.  The event loop also holds `lock` while it cuts the log and while it zeroes the bytes of a failed
 write, because neither may happen during a sync.  A cut lowers `flushed` under the lock, so after a flush the loop reads
 `flushed` and not the value that the flush returned.
 """
@@ -50,7 +50,7 @@ class Durability:
         # log offset before which all records have their queue entries on disk, even if no file says so yet
         self.queues_on_disk = 0
         self.last_timestamp = 0  # store time of the newest record
-        self.trouble: str | None = None  # why the last flush was incomplete; the next one tries again
+        self.trouble: str | None = None  # why the last flush was incomplete; None if it was complete
         self.next_thorough_ms = 0  # when `work` requests the next thorough flush
         self.lock = threading.Lock()
         self._next_note_ms = 0
@@ -136,14 +136,14 @@ class Durability:
         """Syncs everything that was appended before the call; returns the flushed offset.
 
         Raises FlushFailed after a failed sync, and at every later call.  If no file handle was free or the disk had no
-        room, the sync was not tried or could not be recorded.  The flushed offset then stays behind, `trouble` has the
-        reason, and the next flush tries again.
+        room, the call raises no error, but the sync was not tried or could not be recorded.  In this case the flushed
+        offset stays behind, `trouble` has the reason, and the next flush tries again.
         """
         with self.lock:
             self._disk.check()
             thorough = self._requests.popleft() if self._requests else None
             timestamp = self.last_timestamp
-            end = self._log.end_offset  # read last, so that request and timestamp are about records before `end`
+            end = self._log.end_offset  # `end` is read last, so that it is behind the records of request and timestamp
             with Attempt() as flush:
                 if end > self.flushed:
                     self._log.sync(self.flushed, end)
@@ -173,7 +173,7 @@ class Durability:
         self._disk.sync_directory(thorough.index_directory)
 
     def _note(self, thorough: ThoroughFlush) -> None:
-        """Writes the summary and the checkpoint.  If the disk is full, the old ones stay and recovery takes longer."""
+        """Writes the summary and the checkpoint.  If the disk is full, the old files stay and recovery takes longer."""
         checkpoint = self.checkpoint
         checkpoint.log_timestamp = max(checkpoint.log_timestamp, thorough.timestamp)
         checkpoint.queues_log_offset = thorough.log_offset
@@ -182,7 +182,7 @@ class Durability:
         with Attempt() as saving:
             thorough.queues.save_summary()
             checkpoint.save(self._disk, self._checkpoint_path)
-        if saving.refused and self._is_noted:  # logged the first time only, and not every minute
+        if saving.refused and self._is_noted:  # a repeated failure is not logged again every minute
             logger.warning("the checkpoint could not be written, a recovery would take longer: %s", saving.refused)
         self._is_noted = saving.refused is None
 

@@ -44,7 +44,7 @@ def all_resident(handle: int, size: int, offset: int) -> bool:
     """Returns True if the page cache has all of these bytes; False also if the kernel cannot tell.
 
     The check takes a hundredth of the time of reading the bytes.  The check works only for files that this process may
-    write: for other files the kernel always answers that all pages are in memory.
+    write, because for other files the kernel always answers that all pages are in memory.
     """
     begin = offset - offset % mmap.PAGESIZE
     access = mmap.PROT_READ | mmap.PROT_WRITE  # ctypes gives the address of writable buffers only
@@ -78,7 +78,9 @@ def open_file_limit() -> int:
 
 
 def refusal(error: OSError, doing: str) -> ServiceNotAvailable:
-    """Makes the error for the caller of a failed write: DiskFull if the disk is full, otherwise ServiceNotAvailable."""
+    """Makes the error for the caller of a failed write, which is a DiskFull for a full disk, else a
+    ServiceNotAvailable.
+    """
     if isinstance(error, FlushFailed):
         return error
     if error.errno in NO_ROOM:
@@ -89,7 +91,9 @@ def refusal(error: OSError, doing: str) -> ServiceNotAvailable:
 
 
 class Files:
-    """The real file system.  A handle is an int that `open` returned.  Reads and writes are given a position."""
+    """The real file system.  A handle is an int that `open` returned.  Every read and write names its position in the
+    file.
+    """
 
     def open(self, path: Path, *, create: bool = False, read_only: bool = False, private: bool = False) -> int:
         """Opens a file.  With `private`, a new file can be opened by its owner only; otherwise the umask applies."""
@@ -157,9 +161,10 @@ class Files:
 
     @staticmethod
     def _read_cached(handle: int, into: bytearray | memoryview, offset: int) -> int:
-        """Reads the bytes that are in memory and returns their number; raises BlockingIOError if the first is not.
+        """Reads the bytes from `offset` on that are in memory, and returns their number.
 
-        If the file system cannot tell which bytes are in memory, the call reads all of them.
+        Raises BlockingIOError if the byte at `offset` is not in memory.  If the file system cannot tell which bytes are
+        in memory, the call reads all of them.
         """
         try:
             return os.preadv(handle, [into], offset, os.RWF_NOWAIT)
@@ -236,7 +241,7 @@ class Files:
         os.replace(source, target)
 
     def make_private(self, path: Path) -> bool:
-        """Removes everybody's rights but the owner's; returns False if only the owner had any."""
+        """Removes all rights of other users; returns False if only the owner had rights."""
         mode = path.stat().st_mode
         if not mode & 0o077:
             return False
@@ -249,8 +254,8 @@ class Files:
     def read_synced(self, path: Path) -> bytes:
         """Syncs the file and its directory, then reads the file.
 
-        A killed process may have created, replaced or removed the file without a sync.  A power loss must not undo
-        what the caller has read and acted on.
+        A killed process may have created, replaced or removed the file without a sync.  Without these syncs, a power
+        loss could undo what the caller has read and acted on.
         """
         if self.exists(path.parent):
             self.sync_directory(path.parent)
@@ -288,8 +293,8 @@ class Files:
     def lock(self, path: Path, *, private: bool = False) -> int:
         """Locks the file until the returned handle is closed; raises BlockingIOError if another handle holds the lock.
 
-        The call takes two locks.  The POSIX lock on the first byte keeps out RocketMQ, which takes the same lock.  A
-        second store in this process could take that lock, too, so the `flock` keeps it out.
+        The POSIX lock on the first byte keeps out RocketMQ, which takes the same lock.  A second store in this process
+        could also take the POSIX lock, so the `flock` keeps out such a store.
         """
         handle = self.open(path, create=True, private=private)
         try:

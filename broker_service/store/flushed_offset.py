@@ -6,10 +6,10 @@ The file has two slots of one sector each, which are written in turn, so that a 
     | sequence | offset   | tail size   | tail CRC   | CRC of these four |
 
 At a clean stop, tail size and CRC describe the last bytes of the log before `offset`.  If the next start finds these
-bytes unchanged, and nothing behind them, it need not scan the log.  At any other time tail size and CRC are 0.
+bytes unchanged, and nothing behind them, it need not scan the log.  While the store is open, tail size and CRC are 0.
 
-The file is created under another name, with its first value in it, and then renamed.  A file without a valid slot is
-therefore damaged.
+A new file is created under another name, with its first value in it, and then renamed, so a file without a valid slot
+is damaged.
 """
 
 import struct
@@ -32,7 +32,9 @@ class Flushed:
 
     @property
     def is_of_an_open_store(self) -> bool:
-        """True if a clean stop did not write this value.  False for an empty log, for which this cannot be known."""
+        """True if a clean stop did not write this value.  Always False for an empty log, whose value does not show
+        this.
+        """
         return self.offset > 0 and not self.tail_size
 
 
@@ -72,7 +74,8 @@ class FlushedOffset:
         if best is None:
             raise StoreCorrupt(
                 f"{self._path} is damaged: it recorded how far the log is known to be on disk. Put a copy back, or "
-                "remove it; the next start then goes by the file checkpoint, and cuts off damage behind that"
+                "remove it; without it, the next start relies on the file checkpoint, and cuts off damaged records "
+                "that the checkpoint does not cover"
             )
         return best
 

@@ -37,15 +37,15 @@ def check_no_kv_store(root: Path, files: Files) -> None:
     folder = root / _KV_STORE
     if any(one.endswith(".sst") or (one.endswith(".log") and files.size(folder / one)) for one in files.names(folder)):
         raise StoreTooNew(
-            f"{folder}: RocketMQ (popConsumerKVServiceEnable=true) keeps there which messages its pops have delivered "
-            "and nobody has acknowledged, and RocketSim cannot read that: start RocketMQ once more, with "
-            "popConsumerKVServiceEnable=false and popConsumerKVServiceInit=true, run `mqadmin exportPopRecord`, stop "
-            "it, and move the folder away. Without that export these messages do not come to their groups again"
+            f"{folder} may have unacknowledged deliveries of RocketMQ's pops (popConsumerKVServiceEnable=true), which "
+            "RocketSim cannot read. Start RocketMQ once more with popConsumerKVServiceEnable=false and "
+            "popConsumerKVServiceInit=true, run `mqadmin exportPopRecord`, stop it, and move the folder away. Messages "
+            "of deliveries that are not exported do not come to their groups again"
         )
 
 
 def note_version(root: Path, files: Files | None = None) -> None:
-    """Writes this version into the directory.  If the disk is full, the next start writes it."""
+    """Writes this version into the directory.  If the disk is full, the version is left for the next start to write."""
     file = JsonFile(root / _NAME, files)
     if file.load() == {"version": VERSION}:
         return

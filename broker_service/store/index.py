@@ -27,7 +27,7 @@ from broker_service.store.open_files import OpenFiles
 
 MAX_BEHIND = 16 << 20  # if the index is further behind the log, each append also does some indexing
 _MAX_WAITING = 16 << 20  # bytes of appended records kept in memory; further ones are read from the log again
-_FEW = 64  # records of a batch, whose keys are extracted together with those of the next batches
+_FEW = 64  # records; keys of batches up to this size are extracted together with those of the next batches
 _TOGETHER = 4096  # entries or records are put together up to this number, unless a single batch has more
 _NAME = "%Y%m%d%H%M%S"
 
@@ -46,7 +46,7 @@ class _Waiting:
 
 
 class Index:
-    """The index of a store.  With `message_index_enable=False` its files are neither read nor written."""
+    """The index of a store.  With `message_index_enable=False` the index files are neither read nor written."""
 
     def __init__(self, files: Files, open_files: OpenFiles, log: CommitLog, config: StoreConfig) -> None:
         self.directory = config.root / "index"
@@ -63,26 +63,28 @@ class Index:
         self._unsynced: set[IndexFile] = set()  # the files written since the last thorough flush
         self._sure_until = 0  # see the property `sure_until`
         self._names_file = JsonFile(config.root / "rocketsim" / "index.json", files)
-        self._entries_done = 0  # entries of the record at `position` that are in the index already, in a full file
+        self._entries_done = 0  # how many entries of the record at `position` are in the index already
         self._waiting: deque[_Waiting] = deque()
         self._waiting_bytes = 0
 
     # --- loading --------------------------------------------------------------------------------------------------
 
     def load(self, *, clean: bool, sure_until: int) -> str:
-        """Opens the files and deletes invalid ones.  Returns a log line about the deleted files, "" if there are none.
+        """Opens the files and deletes invalid ones.  Returns a log line about the deleted files, or "" if none was
+        deleted.
 
         Later calls of `work` build the entries that are missing.
 
-        After an unclean stop, the entries of records from `sure_until` on are checked and written again, since they
-        may be in the page cache only.  A power loss may have kept any of the writes since the last sync and lost the
-        others: it may leave slots or a header without their entries, or a file while the previous file lacks its end.
+        After an unclean stop, the entries of records from `sure_until` on are checked and written again, since they may
+        be in the page cache only.  A power loss may have kept any of the writes since the last sync and lost the
+        others.  For example, there may be slots or a header without their entries, or a file although the previous file
+        lacks its end.
         """
         self._sure_until = sure_until
         names = [name for name in self._files.names(self.directory) if name.isdigit()]
         expected = self._expected_names()
         if expected is not None:
-            # a power loss brought these files back after their deletion, or they were not in use yet
+            # These files are not in use: a power loss undid their deletion, or a crash came just after their creation.
             for name in set(names) - expected:
                 self._files.remove(self.directory / name)
             names = [name for name in names if name in expected]
@@ -127,7 +129,7 @@ class Index:
             return file.repair(sure_until)
         if isinstance(repair.refused, ReadFailed):
             raise repair.refused
-        self.trouble = f"the index does not advance: {repair.refused}"  # The disk is full; slots are written later.
+        self.trouble = f"the index does not advance: {repair.refused}"  # on a full disk, slots are written later
         return None
 
     def _expected_names(self) -> set[str] | None:
@@ -138,7 +140,9 @@ class Index:
         return None if stored is None else set(stored["files"])
 
     def _resume(self) -> None:
-        """Sets `position` to the newest record that has entries.  Some entries of that record may still be missing."""
+        """Sets `position` to the newest record that has entries.  Some entries of that newest record may still be
+        missing.
+        """
         self.position, self._entries_done = self._log.min_offset, 0
         files = [file for file in self._index_files if file.header.next_entry > 1]
         if not files or files[-1].header.last_offset < self.position:
@@ -148,7 +152,7 @@ class Index:
             count = file.count_at(self.position)
             self._entries_done += count
             if count < file.header.next_entry - 1:
-                return  # Older files cannot have entries of this record.
+                return  # Files older than this one cannot have entries of the record.
 
     def _is_record(self, offset: int) -> bool:
         if offset < self._log.min_offset:
@@ -257,7 +261,7 @@ class Index:
             name = max(name, str(int(self._index_files[-1].path.name) + 1))
         file = IndexFile(self._files, self._open, self.directory / name, self._slot_count, self._entry_limit)
         file.create()
-        self._save_names([*self._index_files, file])  # before the file is used: a start deletes files not in the list
+        self._save_names([*self._index_files, file])  # a start deletes files that are not in the list
         self._index_files.append(file)
         return file
 
@@ -284,7 +288,7 @@ class Index:
             if file.header.next_entry > 1 and file.header.first_offset < log_offset:
                 offsets = file.entries()["commit_log_offset"].astype(np.int64)
                 last = int(offsets[np.searchsorted(offsets, log_offset) - 1])
-                if last >= self._log.min_offset:  # otherwise all records that would stay have expired
+                if last >= self._log.min_offset:  # if not, all records that would stay have expired
                     self._unsynced.add(file)
                     if self._cut_file(file, log_offset, self._timestamp_of(last)):
                         break

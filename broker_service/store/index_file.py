@@ -60,10 +60,10 @@ class IndexHeader:
 class Search:
     """A search for a key among records before log offset `before`, stored up to `until_ms`, newest first.
 
-    `budget` limits the work: it counts steps along chains, since each of them is a read.  Each spent step also moves
-    `before` backwards.  A search that starts again, because a part of a file was not in memory, therefore does not pay
-    twice for the entries that it has examined.  A search that starts again must also walk from the slot to the first
-    entry before `before`; that walk is short and is not counted.
+    `budget` limits the number of steps along chains, since each step is a read.  Each step that is spent also lowers
+    `before`, so that a search that is repeated, because a part of a file was not in memory, does not examine the same
+    entries again.  Only the walk from the slot to the first entry before `before` is repeated, which is short and not
+    counted.
     """
 
     before: int  # log offset; records at or behind it were examined already, or are not searched
@@ -205,7 +205,8 @@ class IndexFile:
             return "its entries are not chained correctly"
         if offsets[0] != head.first_offset or offsets[-1] != head.last_offset:
             return "its entries are not those of its header"
-        # A power loss may have left zeros.  Zeros look like an entry of log offset 0, but a hash is hardly ever 0.
+        # A power loss may have left zeros instead of an entry.  Zeros look like an entry of log offset 0 with hash 0,
+        # which is hardly ever a real hash.
         if not entries["hash"][: np.searchsorted(offsets, 1)].all():
             return "an entry of log offset 0 is missing"
         first = int(np.searchsorted(offsets, sure_until))
@@ -230,7 +231,7 @@ class IndexFile:
             data = self._open.read(self.path, self._slot_count * SLOT_SIZE, HEADER_SIZE)
             self._slots = np.frombuffer(data, ">i4").astype(np.int32)
             self._slots[(self._slots < 0) | (self._slots >= self.header.next_entry)] = (
-                0  # RocketMQ ignores such slots, too
+                0  # RocketMQ also ignores impossible slots
             )
         return self._slots
 
@@ -239,8 +240,8 @@ class IndexFile:
     def find(self, hash_code: int, search: Search) -> Iterator[tuple[int, int, int]]:
         """Yields the log offset, the earliest and the latest possible store time of the entries with this hash.
 
-        The newest entry comes first.  An entry's time is the number of whole seconds since the file's first store time,
-        or 0 if the record is older than that, which it can be by CLOCK_MARGIN_MS.
+        The newest entry comes first.  An entry has its store time as whole seconds since the file's first store time.
+        These seconds are 0 if the record is older than the file's first store time, by at most CLOCK_MARGIN_MS.
         """
         limit = self._limit(search)
         number = self._newest(hash_code, limit, search)
@@ -288,7 +289,7 @@ class IndexFile:
     def _scan(self, hash_code: int, limit: int, search: Search) -> int:
         """Finds the newest entry with this hash before `limit` by a backward scan of all entries.
 
-        Returns 0 if there is none or the budget is spent.
+        Returns 0 if no entry is found or the budget is spent.
         """
         while limit > 1 and search.budget > 0:
             begin = max(limit - SCAN, 1)
@@ -298,7 +299,7 @@ class IndexFile:
             if len(found):
                 return begin + int(found[-1])
             search.budget -= -(-len(entries) // SCAN_COST)
-            # Entries before this chunk may belong to the same record as its first entry, so that record is not done.
+            # The record of the chunk's first entry may have more entries before the chunk, so that record is not done.
             search.before = min(search.before, int(entries["commit_log_offset"][0]) + 1)
             limit = begin
         return 0

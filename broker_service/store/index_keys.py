@@ -127,7 +127,7 @@ def _hashes_before(topics: list[str], name: str) -> npt.NDArray[np.int32]:
 def _in_turn(rows: list[npt.NDArray[np.int64]], count: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Orders entries by record: all of the first record, then all of the second one.
 
-    Returns the order, and the record of each entry.
+    Returns the entries' numbers in the new order, and the record of each entry.
     """
     if all(len(row) == count for row in rows) and count and all((row == rows[0]).all() for row in rows):
         order = np.arange(count * len(rows)).reshape(len(rows), count).T.reshape(-1)
@@ -153,7 +153,7 @@ def _tokens(keys: pa.StringArray) -> tuple[pa.StringArray, npt.NDArray[np.int64]
         return pa.array([], pa.string()), np.empty(0, np.int64)
     if not (flat_bytes(keys) == ord(" ")).any():
         return keys, np.arange(len(keys))
-    import pyarrow.compute as pc  # not at the top, since it loads slowly; `node/app.py` loads it once the broker serves
+    import pyarrow.compute as pc  # loads slowly, so not at the top; `node/app.py` loads it once the broker serves
 
     lists = pc.split_pattern(keys, " ")
     return pc.list_flatten(lists), pc.list_parent_indices(lists).to_numpy().astype(np.int64)

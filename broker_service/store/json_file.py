@@ -1,7 +1,7 @@
 """JsonFile reads and writes a small JSON file so that it survives a crash.
 
-The broker's `config/*.json` and the store's `rocketsim/*.json` are read and written by it.  RocketMQ writes integer
-keys without quotes, which is not valid JSON.  JsonFile reads both forms and writes the valid one, which RocketMQ reads
+JsonFile is used for the broker's `config/*.json` and the store's `rocketsim/*.json`.  RocketMQ writes integer keys
+without quotes, which is not valid JSON.  JsonFile reads both forms and writes the valid one, which RocketMQ reads
 as well.  As in RocketMQ, the previous content stays beside the file in FILE.bak.
 
 The last member of a file in `rocketsim/` is `crc32`, a checksum of all bytes before it, so that a changed bit is
@@ -35,9 +35,10 @@ def loads(text: str) -> Any:
 
 
 class TextTable(dict[str, str]):
-    """A table inside a JSON object.  The values of a TextTable are JSON text already, made by `entry_text`.
+    """A table inside a JSON object.
 
-    A change of one entry therefore does not encode thousands of others again.
+    The values of a TextTable are JSON text already, made by `entry_text`, so that a change of one entry does not encode
+    thousands of others again.
     """
 
 
@@ -67,7 +68,7 @@ def _is_ours(path: Path) -> bool:
 
 
 def encoded(path: Path, value: dict[str, Any]) -> bytes:
-    """Returns the bytes to write: `dumps`, with the member `crc32` at the end if the file is in `rocketsim/`."""
+    """Returns the bytes of the file: the value as JSON, with a last member `crc32` if the file is in `rocketsim/`."""
     text = dumps(value)
     if not _is_ours(path):
         return text.encode()
@@ -93,7 +94,7 @@ class JsonFile:
     def __init__(self, path: Path, files: Files | None = None, *, private: bool = False) -> None:
         """`private` is for a file with secrets and rights.  Only the owner may read a private file or its backup.
 
-        The backup of a private file is never used instead of the file, since it may have a right that the last change
+        If a private file cannot be used, its backup is not read instead, since it may have a right that the last change
         removed.
         """
         self.path = path
@@ -105,7 +106,8 @@ class JsonFile:
     def load(self) -> dict[str, Any] | None:
         """Reads the file, or its backup if the file is missing or damaged; None if neither exists.
 
-        Raises StoreCorrupt if both are damaged.  The returned content is on disk, so a power loss does not undo it.
+        Raises StoreCorrupt if the file and its backup are damaged, or if a private file is missing or damaged.  The
+        returned content is on disk, so a power loss does not undo it.
         """
         damage = []
         for path in (self.path, self.backup):
@@ -121,8 +123,8 @@ class JsonFile:
                     why = damage[0] if damage else f"{self.path} is missing"
                     if self._private:
                         raise StoreCorrupt(
-                            f"{why}: {path} lacks the last change, which may have removed a right; check it and "
-                            f"rename it to {self.path.name}, or move both files away to start without"
+                            f"{why}: its backup {path} lacks the last change, which may have removed a right; check "
+                            f"the backup and rename it to {self.path.name}, or move both files away to start without"
                         )
                     logger.warning("%s: the content before the last change is used, from %s", why, path)
                 return value

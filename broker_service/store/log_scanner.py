@@ -107,8 +107,8 @@ def count_valid(records: Records, offset: int, *, crc: bool, strict_from: int) -
 
     Returns the count, and what is wrong with the next record ("" if all are valid).  A record is valid if its lengths
     are consistent, its log offset is right, its queue id, queue offset and topic are possible, and, with `crc`, its
-    body matches its checksum.  Topic and properties have no checksum, so from log offset `strict_from` on a sector of
-    zeros in them counts as damage.
+    body matches its checksum.  Since topic and properties have no checksum, a sector of zeros in them counts as damage
+    from log offset `strict_from` on.
     """
     if not len(records):
         return 0, ""
@@ -164,7 +164,7 @@ def unusable_topic(topic: str) -> str:
 
 
 def _lost_sector(records: Records, row: int, shift: int) -> bool:
-    """Returns True if a sector of the record's topic and properties is all zeros, so it never reached the disk."""
+    """Returns True if a sector of the record's topic and properties is all zeros, since it never reached the disk."""
     begin, size = int(records.topic_start[row]), int(records.topic_size[row])
     end = int(records.starts[row] + records.sizes[row]) if records.properties_size[row] else begin + size
     if records.data[end - 1] == 0:

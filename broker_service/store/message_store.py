@@ -63,7 +63,7 @@ class MessageStore:
         self.config = config
         self._lock = lock
         self.recovery = Recovery(clean=True)
-        self.disk = disk  # the broker's other files are written through it, too
+        self.disk = disk  # the broker also writes its other files through this Disk
         self._open_files = OpenFiles(disk, handles=max(64, min(open_file_limit() // 4, _MAX_HANDLES)))
         self._without_waiting = WithoutWaiting(self._open_files)
         self.log = log = CommitLog(disk, self._open_files, root / "commitlog", config.mapped_file_size_commit_log)
@@ -101,7 +101,7 @@ class MessageStore:
                 raise DiskFull(
                     f"opening {config.root}: no room on the disk ({error}) to rebuild, from the log, files that a "
                     "power loss or a killed process left incomplete; nothing is lost: make room, then start again; "
-                    "its messages are read from the other brokers of its name meanwhile"
+                    "until then clients read these messages from the other brokers of the same name"
                 ) from error
             raise refusal(error, f"opening {config.root}") from error
 
@@ -223,7 +223,7 @@ class MessageStore:
 
     @property
     def partial_size(self) -> int:
-        """The number of bytes of a replicated record that is incomplete; they are in memory only."""
+        """The number of bytes of a replicated record that is incomplete and only in memory."""
         return len(self._writer.partial)
 
     def __str__(self) -> str:
@@ -290,7 +290,7 @@ class MessageStore:
     def tick(self, now_ms: int) -> None:
         """Does small periodic work; the loop calls it about every 100 ms, with times that never fall (`BrokerTime`).
 
-        After a failed sync the store does nothing here; the next write or flush raises FlushFailed.
+        After a failed sync this work is no longer done, and the next write or flush raises FlushFailed.
         """
         self.index.now_ms = now_ms
         if self.disk.fatal is None:
@@ -313,13 +313,16 @@ class MessageStore:
     def without_waiting(self, failed: Failed) -> WithoutWaiting:
         """Returns a context in which a read that would wait for the disk raises Cold.
 
-        A thread then calls `warm` with the places of the Cold.  `failed` has the errors of places that `warm` could not
-        read.
+        After a Cold, the caller calls `warm` on a thread with the places that the Cold names, and reads again.
+        `failed` has the errors of places that `warm` could not read.
         """
         return self._without_waiting(failed)
 
     def warm(self, places: Iterable[Place]) -> None:
-        """Reads parts of files into the page cache; any thread may call it.  ReadFailed names file and position."""
+        """Reads parts of files into the page cache; any thread may call it.
+
+        Raises a ReadFailed that names file and position if the disk cannot read a part.
+        """
         for path, at, size in places:
             try:
                 handle = self.disk.open(path, read_only=True)

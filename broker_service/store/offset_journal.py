@@ -64,7 +64,7 @@ class OffsetEntry(_Offset):
         return entry
 
     def at(self, offset: int) -> "OffsetEntry":
-        """Returns an entry with another offset and the same generation."""
+        """Returns an entry with another offset, and with the generation of this entry."""
         return OffsetEntry(self.generation, offset, self.raised_at)
 
 
@@ -126,7 +126,7 @@ class OffsetJournal:
     def make_room(self, group: str, topic: str, entries: Mapping[int, OffsetEntry]) -> None:
         """Writes the zeros that a later `append` of these entries will overwrite; raises as `append` would.
 
-        After this call the append cannot fail for lack of room, even if the caller does something else first.
+        After this call the append cannot fail for lack of room, even if the caller does other work before the append.
         """
         size = len(_line(group, topic, entries, replaces=False)) + _GROWTH * len(entries)
         self._write(group, bytes(size))
@@ -142,13 +142,13 @@ class OffsetJournal:
     def _take_back(self, end: int) -> None:
         """Removes what a failed append wrote.
 
-        A partial line must not precede a whole one, and a refused line must not be replayed.
+        Without this removal, a partial line could precede a whole one, and a refused line could be replayed.
         """
         self._dirty = max(self._dirty, end)
         try:
             self._clean()
         except OSError:
-            return  # The next append first removes these bytes.
+            return  # The next append begins by removing what this one wrote.
 
     def _clean(self) -> None:
         if self._dirty > self._end:
@@ -170,7 +170,7 @@ class OffsetJournal:
         file = self._files.open(path, create=True)
         try:
             self._files.preallocate(file, self._reserve)
-            if self._files.exists(self._path):  # otherwise the last rotation renamed it and failed afterwards
+            if self._files.exists(self._path):  # missing if the last rotation failed after it had renamed the file
                 self._files.rename(self._path, _rotated(self._path, self._rotated + 1))
                 self._rotated += 1
             self._files.rename(path, self._path)
@@ -238,7 +238,7 @@ def _parse(raw: bytes) -> Line | None:
     text = raw[:-1]
     if not raw.endswith(b"\n"):
         return None
-    if text[:1] != b"[":  # otherwise an older version wrote the line, without a checksum
+    if text[:1] != b"[":  # older versions wrote lines that have no checksum and begin with [
         crc, _, text = text.partition(b" ")
         if crc != b"%08x" % isal_zlib.crc32(text):
             return None

@@ -1,6 +1,6 @@
 """OpenFiles is a bounded cache of file handles and maps, which it opens when they are needed.
 
-Only the event loop's thread uses this cache.  The flush thread opens the files that it syncs itself.
+Only the event loop's thread uses this cache, and the flush thread itself opens the files that it syncs.
 """
 
 from collections import OrderedDict
@@ -45,8 +45,9 @@ class OpenFiles:
     def read(self, path: Path, size: int, at: int) -> bytes:
         """Reads `size` bytes; it returns fewer only at the end of the file.
 
-        If `waits` is False and the bytes are not in memory, it raises Cold, or the ReadFailed with which a thread has
-        already failed to read them.  An error of the disk is a ReadFailed that names file and position.
+        If `waits` is False and the bytes are not in memory, the call raises Cold, or the ReadFailed that a thread
+        already got for these bytes.  If the disk cannot read the bytes, the call raises a ReadFailed that names file
+        and position.
         """
         try:
             if self.waits:
@@ -63,7 +64,7 @@ class OpenFiles:
         """Raises the error of the first of these places that a thread has failed to read."""
         for path, at, _ in places:
             if (failure := self.failed.get((path, at))) is not None:
-                raise failure.with_traceback(None)  # otherwise its traceback grows each time it is raised
+                raise failure.with_traceback(None)  # else the error's traceback would grow each time it is raised
 
     def is_cached(self, path: Path, size: int, at: int) -> bool:
         """Returns True if reading these bytes would not wait.  Raises ReadFailed as `read` does."""

@@ -19,7 +19,7 @@ from broker_service.store.consume_queue import ENTRY_SIZE, FILLER_SIZE, ConsumeQ
 from broker_service.store.ranges import TagsCodes, check_expired, damaged, outside
 
 _CONVERTED_TOGETHER = 40  # entries: an answer has up to 32 messages by default
-MAX_INDEX_BYTES_SCANNED = 16000  # bytes, which are 800 entries; a pull that asks for more messages than that scans more
+MAX_INDEX_BYTES_SCANNED = 16000  # bytes of 800 entries; a pull that asks for more messages scans more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

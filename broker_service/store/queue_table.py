@@ -65,7 +65,11 @@ class QueueTable:
         return list(self._queues)
 
     def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """Returns the queue.  A deleted topic's queue is empty, at its floor; it gets files with its next message."""
+        """Returns the queue; None if it does not exist.
+
+        A queue of a deleted topic is empty, and its next offset is its floor.  This queue gets files with its next
+        message.
+        """
         key = topic, queue_id
         queue = self._queues.get(key)
         return self._queue(key) if queue is None and key in self._floors else queue
@@ -84,7 +88,7 @@ class QueueTable:
     def _queue(self, key: QueueKey) -> ConsumeQueue:
         directory = self.directory / key[0] / str(key[1])
         assert directory.parent.parent == self.directory and key[1] >= 0, f"{key} is no queue"
-        allocates = key[0] == STATE_TOPIC  # so that acknowledgements still work on a full disk
+        allocates = key[0] == STATE_TOPIC  # acknowledgements must work even on a full disk
         floor = self._floors.get(key, 0)
         return ConsumeQueue(self._files, self._open, directory, self.file_size, floor, allocates=allocates)
 
@@ -109,10 +113,11 @@ class QueueTable:
         return joined
 
     def first_with_long_gap(self, extents: Iterable[QueueExtent]) -> QueueExtent | None:
-        """Returns the first of these extents, in log order, that leaves a long gap behind its queue's entries.
+        """Returns the first of these extents, in log order, that begins more than `_LONGEST_GAP` entries behind its
+        queue's end.
 
-        A master never leaves such a gap, so the queue offset in the record is damaged.  Filling the gap could take
-        more room than the disk has.
+        A master never leaves a gap of that length, so the queue offset in the record is damaged.  Filling the gap could
+        take more room than the disk has.
         """
         ends: dict[QueueKey, int] = {}
         found: list[QueueExtent] = []
@@ -131,8 +136,8 @@ class QueueTable:
         if extent.queue_offset >= queue.max_offset:
             queue.put(extent.queue_offset, extent.entries)
         elif not self.put(extent):
-            # The new entries lie before those of the queue.  This order occurs only on a slave that saw the deletion of
-            # the topic at another moment than its master.
+            # The new entries lie before those of the queue, which occurs only on a slave that saw the deletion of the
+            # topic at another moment than its master.
             self.drop((extent.topic, extent.queue_id))
             self.get_or_create(extent.topic, extent.queue_id).put(extent.queue_offset, extent.entries)
 
@@ -156,7 +161,7 @@ class QueueTable:
         return {key: end for key, end in ends if end is not None}
 
     def shorten(self, ends: Mapping[QueueKey, QueueEnd]) -> None:
-        """Moves the ends of these queues in memory only.  `remove_behind_ends` must follow."""
+        """Moves the ends of these queues in memory only, so the caller must then call `remove_behind_ends`."""
         for key, end in ends.items():
             self._queues[key].shorten(end)
 
@@ -184,7 +189,7 @@ class QueueTable:
         ]
 
     def begin_at(self, floors: Iterable[tuple[str, int, int]]) -> None:
-        """Creates these queues, empty, each with its floor as the next offset."""
+        """Creates these queues without entries.  The floor in each item is the queue's next offset."""
         for topic, queue_id, queue_offset in floors:
             self.get_or_create(topic, queue_id).begin_at(queue_offset)
 
@@ -197,20 +202,23 @@ class QueueTable:
         }
 
     def prune_floors(self) -> None:
-        """Removes the floors that are no longer needed.
+        """Removes the floors (lowest offsets of the queues of deleted topics) that are no longer needed.
 
-        A floor is not needed once its queue was created again and all records from before the deletion have expired.
-        The queue's own files then say where it continues.
+        A floor is not needed once its queue was created again and all records from before the deletion have expired,
+        because the queue's own files then say where the queue continues.
         """
         kept = {key: floor for key, floor in self._floors.items() if not self._is_past(key, floor)}
         if len(kept) == len(self._floors):
             return
-        with Attempt():  # If the disk refuses, the floors stay, which does no harm.
+        with Attempt():  # If the disk refuses the write, the floors stay, which does no harm.
             self._floors_file.save({"deletedTopics": _by_topic(kept)})
             self._floors = kept
 
     def save_floors(self) -> None:
-        """Writes the floors if they have changed.  If the disk refuses, the next call tries again."""
+        """Writes the floors (lowest offsets of the queues of deleted topics) if they have changed.
+
+        If the disk refuses the write, the next call tries again.
+        """
         if self._are_floors_saved:
             return
         with Attempt() as saving:
@@ -222,8 +230,9 @@ class QueueTable:
     def forget_before(self, floors: Mapping[str, Mapping[int, int]]) -> list[QueueKey]:
         """Removes the entries of deleted topics, whose queues ended at `floors`.
 
-        A topic may have been created again since; entries from its floor on are kept.  The floors are saved, so that a
-        rebuild from the log does not bring the removed entries back.  Returns the queues that had entries to remove.
+        If a topic was created again since its deletion, the entries from its floor on are kept.  The floors are saved,
+        so that a rebuild from the log does not bring the removed entries back.  Returns the queues that had entries to
+        remove.
         """
         by_key = {(topic, queue): floor for topic, queues in floors.items() for queue, floor in queues.items()}
         raised = {
@@ -232,8 +241,8 @@ class QueueTable:
             if floor > self._floors.get(key, 0) and not self._is_past(key, floor)
         }
         if raised:
-            # The floors are written before the queues are deleted; otherwise a crash in between would bring the old
-            # records back.  If the disk is full, the topic's tombstone has the same offsets for the next start.
+            # The floors are written before the queues are deleted, because a crash in between would otherwise bring the
+            # old records back.  If the disk is full, the next start finds the same offsets in the topic's tombstone.
             self._floors.update(raised)
             self._are_floors_saved = False
             self.save_floors()
@@ -261,11 +270,11 @@ class QueueTable:
     # --- loading --------------------------------------------------------------------------------------------------
 
     def load(self, log_min: int, log_end: int, summary: QueueSummary | None, *, clean: bool) -> dict[QueueKey, str]:
-        """Opens the queues on disk.  Damaged ones are deleted and returned, each with what is wrong with it.
+        """Opens the queues on disk.  Deletes damaged queues, and returns these with what is wrong with each.
 
         A queue counts as damaged only if scanning the end of the log cannot complete it.  After an unclean stop,
         entries behind the summary are dropped, since a power loss may have restored entries that had been cut.  If the
-        log begins behind the summary, however, entries of expired records are kept, because these entries were on disk
+        log begins behind the summary, the entries of expired records are kept instead.  These entries were on disk
         before the log files were deleted, and nothing else shows which offset the queue had reached.
         """
         damaged: dict[QueueKey, str] = {}
@@ -297,7 +306,7 @@ class QueueTable:
         for key in damaged:
             known, (_, end) = self._queues.get(key), summary.bounds.get(key, (0, 0)) if summary else (0, 0)
             if known and not summary and log_min:
-                # the queue's records may have expired, so nothing says how full its last file was
+                # If the queue's records have expired, the log does not show how full the queue's last file was.
                 end = known.named_end
             self._remembered[key] = max(end, known.named_offset if known else 0)
             self.drop(key)

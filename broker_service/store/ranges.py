@@ -1,8 +1,8 @@
 """Reads ranges of many queues into one frame, which is the content of one answer.
 
-The statuses are RocketMQ's (table D3 of docs/decision_tables.md); the limits are our own.  Python code runs once per
-range and never once per record.  The queue entries of all ranges are put into one array, and numpy finds, for all of
-them at once, which entries are taken, how many fit into the frame, and where their records lie:
+The statuses are RocketMQ's (table D3 of docs/decision_tables.md); the limits are RocketSim's.  Python code runs once
+per range and never once per record.  The queue entries of all ranges are put into one array.  Numpy then finds, for all
+entries at once, which of them are taken, how many fit into the frame, and where their records lie:
 
     entries | queue 3: e e e e e | queue 7: e e e e | queue 9: e e e |
     taken   |          .   x x x |          x x x x |          x x x |   the other messages are filtered or expired
@@ -42,7 +42,7 @@ class Span(NamedTuple):
 
 @dataclass(slots=True)
 class RangeAnswer:
-    """The part of a span that a frame has: `count` messages before queue offset `next_offset`.
+    """What a frame has of a span: `count` messages that lie before queue offset `next_offset`.
 
     If `count` is 0, `status` is the reason.
     """
@@ -130,7 +130,7 @@ def check_expired(queue: ConsumeQueue, queue_offset: int, size: int, log_min: in
 
 @dataclass(slots=True)
 class _Cursor:
-    """The position in one span.  The span's entries [at, end) are still to be examined."""
+    """A position in a span, whose entries [at, end) are still to be examined."""
 
     queue: ConsumeQueue
     answer: RangeAnswer
@@ -178,7 +178,7 @@ class _Filling:
         """Yields a cursor for each span with something to read, and adds the spans' answers.
 
         The answer to a span is added before the span is read.  If the span ends behind the last record that readers may
-        see, a second answer is added, which says so.
+        see, a second answer is added, whose status says that the queue ends there.
         """
         for index, (queue, offset, until, max_offset) in enumerate(islice(spans, MAX_SPANS)):
             min_offset = queue.min_offset if queue else 0
@@ -262,7 +262,7 @@ class _Filling:
         self._examined.append((cursor, taken))
 
     def end_at(self, last: RangeAnswer) -> None:
-        """Removes the answers behind this one, and also this answer if no entry of its span was examined."""
+        """Removes the answers behind `last`, and also `last` itself if no entry of its span was examined."""
         at = next(number for number, answer in enumerate(self._answers) if answer is last)
         was_reached = any(cursor.answer is last for cursor, _ in self._examined)
         del self._answers[at + was_reached :]

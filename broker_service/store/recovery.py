@@ -11,8 +11,8 @@ How much of the log it scans depends on the state of the store:
 | queues are missing, behind or damaged       | all record heads                                                  |
 
 Damage below the flushed offset raises StoreCorrupt: acknowledged messages are lost, and a start would hide that.  Above
-the flushed offset the log is cut at the first damaged record.  The rest is zeroed and synced, so that no later scan
-finds stale records.
+the flushed offset the log is cut at the first damaged record.  All bytes behind the cut are zeroed and synced, so that
+no later scan finds stale records.
 
 After an unclean stop, the records above the flushed offset are first written again, unchanged.  A sync of these records
 may have failed, and the kernel may then have marked their pages clean, so that another sync would not write them.
@@ -149,9 +149,9 @@ def newest_stored_ms(log: CommitLog, queues: QueueTable) -> int:
 def _written_again(log: CommitLog, scan: LogScan, begin: int) -> Iterator[tuple[int, Records]]:
     """Yields the records of the scan, and writes those from `begin` on once more in their places.
 
-    The pages may be marked clean after a failed sync.  Writing the pages makes them dirty, so that the sync of `_cut`
-    brings them to disk.  If this start fails as well, nothing is lost: the bytes are the same, and nothing counts as
-    flushed before the end of recovery.
+    After a failed sync, the kernel may have marked the pages of these records clean.  Writing the pages makes them
+    dirty, so that the sync of `_cut` brings them to disk.  If this start fails as well, nothing is lost: the bytes are
+    the same, and nothing counts as flushed before the end of recovery.
     """
     for offset, records in scan:
         data = records.view_bytes()

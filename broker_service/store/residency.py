@@ -1,9 +1,10 @@
-"""Residency knows which blocks of the log are in memory.  Only these blocks are read through maps.
+"""Residency knows which blocks of the log are in memory, because only blocks in memory may be read through maps.
 
 Reading a mapped page that is not in memory blocks the whole process, and if its sector is bad, SIGBUS ends the process.
-Before a block is read through a map, it must therefore be known to be in memory.  A block that was written or read in
-the last seconds counts as in memory.  For any other block, the page cache is asked.  If the page cache does not have
-the block, a thread that may wait reads it with `pread`, for which a bad sector is an ordinary error.
+
+A block that was written or read in the last seconds counts as in memory.  About any other block, the page cache is
+asked.  If the page cache does not have the block, a thread that may wait reads it with `pread`, for which a bad sector
+is an ordinary error.
 """
 
 from collections.abc import Iterable
@@ -29,7 +30,10 @@ class Cold(Exception):
 
 
 class Residency:
-    """The blocks that were found in memory or written since the last but one call of `age`."""
+    """The blocks that were found in memory or written in the last seconds.
+
+    `age`, which is called every few seconds, forgets the blocks from before its previous call.
+    """
 
     def __init__(self) -> None:
         self._found: set[int] = set()
@@ -44,7 +48,7 @@ class Residency:
 
     @property
     def written_from(self) -> float:
-        """The log offset from which on everything was written a few seconds ago at most."""
+        """The log offset behind which all bytes were written at most a few seconds ago."""
         since = self._written_from if self._written_before_from is None else self._written_before_from
         return inf if since is None else since
 

@@ -1,7 +1,7 @@
 """Retention deletes expired log files; `expired_files` decides which ones, by RocketMQ's rules.
 
 Files are deleted oldest first, a few at a time, and never the newest.  Expired files are deleted in the hours of
-`delete_hours`, and at any time if the disk is fuller than `disk_max_used_space_ratio`.  Above
+`delete_hours`, and at any time if the disk is fuller than `disk_max_used_space_ratio`.  If the disk is fuller than
 `disk_clean_forcibly_ratio`, files that have not expired are deleted, too.
 """
 
@@ -33,9 +33,9 @@ def expired_files(
     """Returns how many of the oldest files to delete.
 
     `newest_timestamps` has, for each file except the newest, the store time of its last messages, or None if unknown.
-    Each value costs a read, so this is an iterable, of which only the needed values are read.  `gone_at_master` is the
-    number of oldest files that a slave's master has deleted already.  A slave keeps the other files unless the disk is
-    too full.
+    This argument is an iterable, of which only the needed values are read, because each value costs a read of the disk.
+    `gone_at_master` is the number of oldest files that a slave's master has deleted already.  A slave keeps the files
+    that its master still has, unless the disk is too full.
     """
     by_force = disk_used_percent > config.disk_clean_forcibly_ratio
     is_time = datetime.fromtimestamp(now_ms / 1000).hour in config.delete_hours
@@ -105,7 +105,7 @@ class Retention:
         deleted += self._queues.trim(log.min_offset) + self._index.trim(log.min_offset)
         self.trimmed_to = log.min_offset
         self._queues.prune_floors()
-        self._durability.next_thorough_ms = now_ms  # the queue bounds in the summary have changed
+        self._durability.next_thorough_ms = now_ms  # flush soon, since the queue bounds in the summary have changed
         return [f"deleted {path} (disk {used:.0f} % full, log starts at {log.min_offset} now)" for path in deleted]
 
     def _queues_are_on_disk(self, log_offset: int) -> bool:

@@ -43,7 +43,9 @@ class Writer:
         index: Index,
     ) -> None:
         self.trouble: str | None = None  # why the last write failed; None after a write or probe that succeeds
-        self.no_room: str | None = None  # a full disk's error; kept until it has room, even if small writes succeed
+        self.no_room: str | None = (
+            None  # a full disk's error; kept until the disk has room, even if small writes succeed
+        )
         self.partial = bytearray()  # the beginning of a replicated record whose rest has not arrived yet
         self._disk = disk
         self._config = config
@@ -77,9 +79,9 @@ class Writer:
     def append_replicated(self, commit_log_offset: int, data: bytes | memoryview) -> int:
         """Appends bytes of the master's log unchanged; returns the end of the last whole record or blank in the log.
 
-        The bytes must continue this log: `commit_log_offset` is the log's end plus the size of `partial`.
-        `commit_log_offset` may also be the log's end; then `partial` is discarded.  Raises RecordError for a damaged
-        record, or one with another log offset; all records before it are stored.
+        The bytes must continue this log, so `commit_log_offset` is the log's end plus the size of the incomplete record
+        in `partial`.  If `commit_log_offset` is the log's end, `partial` is discarded.  Raises RecordError for a
+        damaged record, or one with another log offset; all records before it are stored.
         """
         self._disk.check()
         log = self._log
@@ -162,7 +164,7 @@ class Writer:
             if isinstance(refused, DiskFull):
                 self.no_room = self.trouble
             self._log.failed_until(end)
-            with Attempt():  # If this fails, the next write or `probe` cleans up first.
+            with Attempt():  # If cleaning fails, the next write or `probe` cleans up first.
                 self.clean()
             raise refused from error
         self.trouble = None

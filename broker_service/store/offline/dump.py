@@ -25,7 +25,7 @@ Line = dict[str, Any]
 def dump(directory: Path, survey: Survey | None = None) -> Iterator[Line]:
     """Yields one line for each record, blank and damaged part of the log, in physical order.
 
-    Lines for the queues, the log's bounds and the committed offsets follow.
+    After the log come lines for the queues, the log's bounds and the committed offsets.
     """
     survey = survey or Survey()
     files = numbered_files(directory / "commitlog")

@@ -23,7 +23,7 @@ class OfflineFile:
         self.size = path.stat().st_size
 
     def read(self, at: int, size: int) -> bytes:
-        """Reads `size` bytes, or fewer at the end of the file.  Raises ReadFailed if the disk cannot read them."""
+        """Reads `size` bytes, or fewer at the end of the file.  Raises ReadFailed if the disk cannot read the bytes."""
         handle = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             chunks = []

@@ -1,7 +1,7 @@
 """Checks index files without a broker: first that each file is consistent, then that its entries agree with the log.
 
-The number of a file's slots is only in the broker's configuration.  This module derives the number from the position of
-the file's last entry, whose log offset and entry number are in the header.
+An index file does not say how many slots it has, which is set in the broker's configuration.  This module finds the
+number of slots from the position of the last entry, whose log offset and entry number are in the file's header.
 """
 
 from collections import Counter
@@ -184,8 +184,8 @@ class OfflineIndexFile:
 class OfflineIndex:
     """All index files of a store.
 
-    The constructor checks each file by itself.  `compare` is then called for all parts of the log, in order, and
-    `findings` is called last.
+    The constructor checks each file by itself.  The caller must then call `compare` for all parts of the log, in order,
+    and `findings` last.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -214,7 +214,7 @@ class OfflineIndex:
         for file in files:
             file.slot_count = file.slot_count or slot_counts.get(file.size, 0)
             if file.position(file.count + 1) > file.size:
-                file.slot_count = 0  # with this number of slots the file has no room for the entries it counts
+                file.slot_count = 0  # the file would have no room for the entries that its header counts
             # The slots of the file being written are written only now and then, and at a clean stop.
             being_written = file.path == paths[-1] and (directory / "abort").exists()
             wrong = [(0, "header, slots and entries do not fit together")]
@@ -280,7 +280,7 @@ class OfflineIndex:
                 else:
                     self._note(file, pair[0], before + row + 1, wrong=1)
         for (log_offset, _), count in sorted((+missing).items()):
-            # At the border of a file, a record's other keys are in the next file or not indexed yet.
+            # If a record is at the border of a file, its other keys can be in the next file, or not indexed yet.
             if log_offset not in self._borders:
                 file = next(file for file in files if file.header.last_offset >= log_offset)
                 self._note(file, log_offset, file.rows(log_offset, log_offset).start + 1, missing=count)

@@ -13,7 +13,7 @@ class OfflineQueue:
     """The files of a consume queue.
 
     `min_offset` is the offset of the first entry whose record is still in the log.  `max_offset` is the offset behind
-    the last valid entry.  If the log has no record of the queue any more, both offsets are equal.
+    the last valid entry.  `min_offset` is equal to `max_offset` if the log has no record of the queue any more.
     """
 
     def __init__(self, directory: Path, log_min: int) -> None:

@@ -65,7 +65,7 @@ class _Verification:
         self._log_min = self._log_end = int(files[0].name) if files else 0
         self._queues = {(queue.topic, queue.queue_id): queue for queue in queues(directory, self._log_min)}
         survey.queues = len(self._queues)
-        self._replayed: dict[tuple[str, int], int] = {}  # queue -> where its next entry belongs
+        self._replayed: dict[tuple[str, int], int] = {}  # queue -> the queue offset of the next entry to compare
         self._index = OfflineIndex(directory)
 
     def findings(self) -> Iterator[Finding]:
@@ -129,7 +129,7 @@ class _Verification:
     def _replay(self, records: Records) -> Iterator[Finding]:
         """Compares the entries in the queue files with the entries that these records should have."""
         kind = records.sys_flag & 0xC
-        records = records[(kind == 0) | (kind == 8)]  # neither prepared nor rolled back
+        records = records[(kind == 0) | (kind == 8)]  # prepared and rolled-back transactions have no entries
         if not len(records):
             return
         names = records.topics().dictionary_encode()
@@ -176,8 +176,8 @@ class _Verification:
     ) -> npt.NDArray[np.bool_]:
         other_code = entries["tags_code"] != tags_codes
         if topic == SCHEDULE_TOPIC:
-            # The tags code of this topic is the delivery time, which depends on the delay levels that were configured
-            # then.
+            # The tags code in the delay topic is the delivery time, which depends on the delay levels that were
+            # configured when the message was stored.
             other_code &= entries["tags_code"] < records.store_timestamp
         differ: npt.NDArray[np.bool_] = (
             (entries["commit_log_offset"] != records.commit_log_offset)
