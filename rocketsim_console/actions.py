@@ -36,8 +36,9 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """`place` is the page that offers the action: topics, topic, groups, group, or broker for each row of the overview,
-    there only in these `states` of the broker.  `fixed` is the name of the value that the page itself fills in.
+    """`place` is the page that offers the action: topics, topic, groups, group, or broker.  An action with the place
+    broker is in each row of the overview whose broker has one of these `states`.  `fixed` is the name of the value that
+    the page itself fills in.
 
     `run` returns a sentence about what was done, or raises an error of the client.
     """
@@ -65,7 +66,7 @@ class Action:
 def create_topic(admin: Admin, values: Values) -> str:
     topic = _name(values, "topic")
     if topic in admin.topic_list():
-        raise InvalidParameter(f"topic {topic!r} exists already; its own page changes it")
+        raise InvalidParameter(f"topic {topic!r} exists already; change it on its own page")
     queues = _number(values, "queues", 1, MAX_QUEUES)
     kind = _choice(values, "message_type", MESSAGE_TYPES)
     made = admin.update_topic(topic, read_queue_nums=queues, write_queue_nums=queues, attributes={MESSAGE_TYPE: kind})
@@ -110,7 +111,7 @@ def _topic_at(admin: Admin, address: str, topic: str) -> TopicConfig | None:
 def create_group(admin: Admin, values: Values) -> str:
     group = _name(values, "group")
     if any(_group_at(admin, address, group) is not None for address in admin.masters()):
-        raise InvalidParameter(f"consumer group {group!r} exists already; its own page changes it")
+        raise InvalidParameter(f"consumer group {group!r} exists already; change it on its own page")
     made = admin.update_sub_group(SubscriptionGroupConfig(group_name=group, **_group_changes(values)))
     return f"Consumer group {group} exists on {', '.join(made)}."
 
@@ -122,7 +123,7 @@ def change_group(admin: Admin, values: Values) -> str:
     found = {address: _group_at(admin, address, group) for address in admin.masters()}
     having = {address: config for address, config in found.items() if config is not None}
     if not having:
-        raise GroupNotExist(f"no master has settings of consumer group {group!r}; New group makes them")
+        raise GroupNotExist(f"no master has settings of consumer group {group!r}; make them with New group")
     at_each(having, lambda at: admin.update_sub_group(replace(having[at], **changes), broker_addr=at))
     return f"Consumer group {group} is changed on {', '.join(having)}."
 

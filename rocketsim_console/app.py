@@ -51,7 +51,7 @@ T = TypeVar("T")
 
 
 class Console:
-    """The console of one cluster, for all its viewers.  `admin` is its connection to the cluster."""
+    """The console of one cluster, for all its viewers.  `admin` is the console's own connection to the cluster."""
 
     def __init__(self, admin: Admin, *, hosts: Collection[str] = (), changes: Changes | None = None) -> None:
         """`hosts` are further host names that browsers may use.  Without `changes` the console only reads."""

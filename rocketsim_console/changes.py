@@ -23,8 +23,9 @@ MAX_BODY = 64 << 10
 
 
 class Changes:
-    """`actions` are what users may do.  `connect(access_key, secret_key)` opens the cluster for a user's actions, and
-    unsigned if both are empty."""
+    """The web API for changes.  `actions` are what users may do.  `connect(access_key, secret_key)` opens a user's
+    connection to the cluster, which signs its calls unless both keys are empty.
+    """
 
     def __init__(self, actions: Sequence[Action], connect: Callable[[str, str], Admin]) -> None:
         self._action_by_name = {action.name: action for action in actions}
@@ -93,7 +94,7 @@ async def _body(request: Request) -> bytes:
 
 
 def _cookie_name(request: Request) -> str:
-    """Cookies are shared by all ports of a host, so that each console's cookie has its port in the name."""
+    """Returns the cookie's name, which has the console's port, because all ports of a host share their cookies."""
     return f"rocketsim-console-{request.url.port or request.url.scheme}"
 
 

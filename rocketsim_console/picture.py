@@ -15,8 +15,8 @@ COUNTERS = {"in": "putMessageTimesTotal", "out": "getMessageTimesTotal"}
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """One broker process.  `ha` and `status` are its answers.  If the broker did not answer, `ha` is None, `status` is
-    empty, and `trouble` says why.  `registered` says that the name server knows the broker.
+    """One broker process.  `ha` and `status` are the broker's answers.  If the broker did not answer, `ha` is None,
+    `status` is empty, and `trouble` says why.  `registered` says that the name server knows the broker.
     """
 
     name: str
@@ -65,8 +65,8 @@ class Pair:
 
     @property
     def master(self) -> Broker | None:
-        """The master that answers.  Of several, one that takes sends is preferred, then the one
-        with the newest epoch.
+        """The master that answers.  If several masters answer, one that takes sends is preferred, and among these the
+        one with the newest epoch.
         """
         return _master(self.brokers)
 
@@ -74,7 +74,7 @@ class Pair:
 @dataclass(frozen=True, slots=True)
 class Picture:
     """The cluster at one moment.  `trouble` is a sentence if a broker refused the access keys, or if the name server
-    did not answer.  Without its answer, `brokers` are the brokers known before.
+    did not answer.  If the name server did not answer, `brokers` are the brokers known before.
     """
 
     at_ms: int

@@ -55,8 +55,8 @@ class Sessions:
             return session
 
     def open(self, access_key: str = "", secret_key: str = "", *, instead_of: Session | None = None) -> Session:
-        """Opens a session, which replaces another one if the user of a browser gives other keys.  If there are
-        MAX_SESSIONS already, the session ends that was used least recently.
+        """Opens a session.  If a browser's user gives other access keys, the new session replaces `instead_of`.  If
+        there are MAX_SESSIONS already, the session ends that was used least recently.
         """
         made = Session(
             secrets.token_urlsafe(32),

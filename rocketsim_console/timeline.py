@@ -24,7 +24,9 @@ class Event:
 
 
 def events_between(before: Picture, after: Picture) -> list[Event]:
-    """Returns the events in the order of the brokers.  A broker of the very first picture is no event."""
+    """Returns the events in the order of the brokers.  The brokers in the console's very first picture do not count as
+    events.
+    """
     known = before.by_address()
     events: list[Event] = []
     for broker in after.brokers:

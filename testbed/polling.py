@@ -3,9 +3,9 @@
 No other file of the tests sleeps, and this one sleeps only between two polls.  A test therefore takes no longer than
 what it waits for, and its result does not depend on a sleep.
 
-Each wait, and each call of a test, has a time limit: PATIENCE_S, PROCESS_PATIENCE_S, or a multiple of one of them.  A
-limit is at least ten times as long as the wait takes on two idle cores.  Tests therefore pass on a machine that is ten
-times slower, and a wait for something that never happens ends after one minute or three.
+Each wait, and each call of a test, has a time limit, which is PATIENCE_S, PROCESS_PATIENCE_S, or a multiple of one of
+these.  A limit is at least ten times as long as the wait takes on two idle cores.  Tests therefore pass on a machine
+that is ten times slower, and a wait for something that never happens ends after one minute or three.
 """
 
 import asyncio

@@ -55,7 +55,9 @@ class ServerProcess(local_cluster.ServerProcess):
         self.environment: dict[str, str] = {}  # added to the environment of this process
 
     def launch(self, **keys: object) -> Self:
-        """Starts the process.  A version without the port for RocketMQ 5's clients does not get that key."""
+        """Starts the process.  Sets `grpcServerPort` only for this version, because older versions do not know the port
+        for RocketMQ 5's clients.
+        """
         if self._kind == "broker" and self.root == ROOT:
             self.keys.setdefault("grpcServerPort", -1)
         elif self.root != ROOT:
@@ -159,6 +161,6 @@ def pids_by_argument(matches: Callable[[str], bool]) -> dict[str, int]:
     """Returns, by argument, the pids of all processes of this machine that were started with a matching argument."""
     found = {}
     for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):  # it has ended meanwhile
+        with contextlib.suppress(psutil.Error):  # the process may have ended by now
             found.update({argument: process.pid for argument in process.cmdline() if matches(argument)})
     return found

@@ -51,7 +51,9 @@ _MAIN = "org.apache.rocketmq."
 
 
 class RocketMQError(Exception):
-    """A process of RocketMQ did not start, or ended with an error.  The message has the end of its output."""
+    """A process of RocketMQ did not start, or ended with an error.  The error's message has the end of the process's
+    output.
+    """
 
 
 def rocketmq_jars(version: str = NEWEST, *, proxy: bool = False) -> Path:
@@ -204,8 +206,8 @@ class RocketMQ:
         return mqadmin(self.work, *words, *where, version=self.version)
 
     def wait_registered(self) -> None:
-        """Waits until the name server knows the broker and the broker reports its state.  The broker does so some
-        seconds after its port accepts connections.
+        """Waits until the name server knows the broker and the broker reports its state.  A broker reports its state
+        only some seconds after its port accepts connections.
         """
         until = time.monotonic() + START_TIMEOUT_S
         failure: RocketMQError | None = None
@@ -242,7 +244,7 @@ def running(
 ) -> Iterator[RocketMQ]:
     """Starts the servers, and stops all processes cleanly at the end of the context.
 
-    - `store`: the directory that the master serves and writes to, so pass a copy; by default a new one.
+    - `store`: the directory that the master serves and changes, so pass a copy.  The default is a new directory.
     - `access`: calls must be signed with ACCESS_KEY and SECRET_KEY (RocketMQ's ACL 2.0, before 5.3.0 its ACL 1.0).
     - `tls`: a folder with server.pem and server.key; plaintext stays possible.
     - `client_ca`: a client that speaks TLS needs a certificate of this CA.

@@ -26,7 +26,9 @@ def prepare() -> None:
 
 
 def python_path(*folders: object) -> str:
-    """Returns the PYTHONPATH for a process that uses Spark.  The path includes these folders."""
+    """Returns the PYTHONPATH for a process that uses Spark.  The path has `spark_python` first, and then the given
+    folders.
+    """
     return os.pathsep.join(dict.fromkeys(map(str, filter(None, (PYTHON_PROCESSES, *folders)))))
 
 

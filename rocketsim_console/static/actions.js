@@ -1,4 +1,4 @@
-// Buttons and dialogs for what the user may change. The console says which actions exist; without any it only reads.
+// Buttons and dialogs for what the user may change. The console says which actions exist. Without any action, it only reads.
 
 import { h, notice, show } from "./dom.js";
 import { Refused } from "./live.js";
@@ -35,8 +35,8 @@ async function send(address, values) {
 const signIn = async (access_key, secret_key) => remember(await send("/api/keys", { access_key, secret_key }));
 const signOut = () => signIn("", "").catch((error) => alert(error.message));
 
-// The buttons of a place. `fixed` is the name that the page knows already, as a topic's. `settings` are the present
-// values, of which only changed ones are sent. `proposals` are what other inputs begin with.
+// Makes the buttons for the actions of a place. `fixed` is the name that the page knows already, for example a topic's.
+// `settings` are the present values, of which only changed ones are sent. `proposals` are the first values of other inputs.
 export function buttons(where, { fixed = "", settings = {}, proposals = {}, state = "" } = {}) {
   const fitting = known.actions.filter((action) => action.place === where && (!action.states.length || action.states.includes(state)));
   return fitting.map((action) => h("button", { type: "button", class: "small", "data-key": `${action.name} ${fixed}`, onclick: () => open(action, fixed, settings, proposals) }, action.title));

@@ -21,7 +21,7 @@ export async function ask(address, values = {}, signal = undefined) {
 }
 
 // Calls `shown(value)` for each new value, `refused({error, message})` if the cluster answers with an error, and `state("on")` or
-// `state("off")` when the connection changes. Returns a function that ends this.
+// `state("off")` when the connection changes. Returns a function that stops following.
 export function follow(view, values, shown, refused, state) {
   const source = new EventSource(`/live/${view}${query(values)}`);
   source.addEventListener("view", (event) => { state("on"); shown(JSON.parse(event.data)); });

@@ -3,8 +3,8 @@
 Python imports this module when it starts, because `testbed.spark_processes` puts its folder on PYTHONPATH.
 
 - A process that Spark starts for a stream connects to the JVM before it imports anything else.  The JVM waits ten
-  seconds for it (Spark's `PythonWorkerFactory.createSimpleWorker`).  Spark's own code connects after its imports, which
-  may take longer on a busy machine.
+  seconds for this connection (Spark's `PythonWorkerFactory.createSimpleWorker`).  Spark's own code connects after its
+  imports, which may take longer on a busy machine.
 - A process imports Spark's modules from where they are installed.  Spark puts an archive of the same modules first on
   the path, which every process compiles again, for two thirds of the CPU time of its start.
 """

@@ -23,11 +23,11 @@ from tests.interop.programs import read
 from tests.interop.stores import make_stores
 
 Line = dict[str, Any]
-NOT_ASKED = {"magic", "propertiesLength", "bodyLength"}  # what RocketMQ's client does not give away
-NO_PLACE_IN_A_QUEUE = {4, 12}  # prepared and rolled back, in the system flag
+NOT_ASKED = {"magic", "propertiesLength", "bodyLength"}  # fields that RocketMQ's client does not return
+NO_PLACE_IN_A_QUEUE = {4, 12}  # the bits for prepared and rolled back in the system flag
 SHOWN = 10
 KEYS_ASKED = 40
-KEYS_FOUND = 64  # RocketMQ's own limit for one question
+KEYS_FOUND = 64  # the most messages that RocketMQ returns for one key
 
 
 @dataclass
@@ -38,7 +38,7 @@ class Outcome:
     fields: int = 0
     offsets: int = 0
     keys: int = 0
-    added: int = 0  # by RocketMQ while it ran: delayed messages that were due
+    added: int = 0  # messages that RocketMQ has added while it ran: due delayed messages
     differences: list[str] = field(default_factory=list)
 
 

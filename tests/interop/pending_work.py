@@ -30,10 +30,10 @@ TOPICS = {"work": ("NORMAL", 3), "steps": ("FIFO", 1), "times": ("DELAY", 1), "t
 RETRY = "%RETRY%crew+work"
 KEYS = {"grpc_server_port": 0, "transaction_time_out": 48 * HOUR_MS}
 
-# What no consumer of group crew has acknowledged, and no retry or dead letter; likewise, in order, of group line.
+# The messages that group crew has not acknowledged and that are no dead letters, and those of group line, in order.
 WORK_LEFT = {f"work-{number}" for number in (2, 3, 5, 6, 10, 11)}
 STEPS_LEFT = ["g-2", "g-3", "h-1"]
-# What is in the topics in the end, in any order.
+# The messages that are in these topics at the end, in any order.
 TIMES = {"times-past", "level-soon", "times-soon", "times-later", "level-later"}
 TRADES = {"committed", "open"}
 NAMES = {f"work-{number}" for number in range(12)} | {"g-1", *STEPS_LEFT} | TIMES | TRADES

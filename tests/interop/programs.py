@@ -1,4 +1,4 @@
-"""Runs the Java programs of this folder: RocketMQ's own client and mqadmin."""
+"""Runs the Java programs of this folder, which use RocketMQ's own client and mqadmin."""
 
 import json
 import os

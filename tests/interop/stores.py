@@ -18,7 +18,7 @@ from tests.support.golden import unpack_golden
 
 NOW = 1_795_200_000_000
 HOST = encode_host("127.0.0.1", 10911)
-FRAME = 300_000  # bytes of log that a slave gets at once; not at the end of a record
+FRAME = 300_000  # bytes of log that a slave gets at once, which end in the middle of a record
 TOPICS = {"interop_plain": 4, "interop_sizes": 2, "interop-odd_properties": 1}
 TAGS = [None, "TagA", "Aa", "BB", "ünï😀", "polygenelubricants"]
 

@@ -1,4 +1,4 @@
-"""The comparison in check.py detects every kind of difference.  It runs without RocketMQ here."""
+"""The comparison in check.py detects every kind of difference.  These tests need no RocketMQ."""
 
 from copy import deepcopy
 from typing import Any
@@ -18,7 +18,7 @@ def ours() -> list[dict[str, Any]]:
 
 
 def theirs() -> list[dict[str, Any]]:
-    """What RocketMQ's client would return for the same."""
+    """Returns what RocketMQ's client would return for the messages of `ours`."""
     lines = deepcopy(ours())
     for line in lines:
         for key in ("magic", "propertiesLength", "bodyLength", "cqType", "unitSize", "entries", "entriesSha1"):

@@ -1,4 +1,7 @@
-"""Our client on a real RocketMQ, over its remoting protocol, beside RocketMQ's own tools: `./run test --interop`."""
+"""Tests our client on a real RocketMQ, over its remoting protocol and beside RocketMQ's own tools.
+
+`./run test --interop` runs these tests.
+"""
 
 import itertools
 import json
@@ -86,8 +89,9 @@ class Bench:
         return [one for one in found if one["kind"] == "message"]
 
     def ends(self, topic: str, messages: int | None = None) -> dict[MessageQueue, int]:
-        """The ends of the topic's queues, once they have so many messages: a broker acknowledges a message some
-        milliseconds before it is in its queue."""
+        """Returns the ends of the topic's queues.  With `messages`, waits until the queues have so many messages,
+        because a broker acknowledges a message some milliseconds before the message is in its queue.
+        """
 
         def found() -> dict[MessageQueue, int]:
             return {queue: one.max_offset for queue, one in self.cluster.bounds(topic, fresh=True).items()}
@@ -171,7 +175,7 @@ def test_we_read_what_javas_producer_sends(bench: Bench) -> None:
     bench.rocketmq.run(str(HERE / "Clients.java"), bench.rocketmq.name_server, topic, f"group-{topic}")
     bodies = sorted(bench.read(topic)["body"].to_pylist())
     assert bodies == sorted([b"one-%d" % n for n in range(40)] + [b"batch-%d" % n for n in range(60)])
-    # Their consumer has committed with this group.  A consumer of 4.9.8 sometimes leaves out a queue.
+    # Java's consumer has committed with this group.  A consumer of 4.9.8 sometimes leaves out a queue.
     group, queues = f"group-{topic}", bench.cluster.queues(topic)
     theirs = read(bench.rocketmq, [("offset", group, topic, str(queue.queue_id)) for queue in queues])
     with bench.consumer(group) as consumer:
@@ -307,7 +311,7 @@ def got(program: Program) -> list[bytes]:
 
 
 def test_our_consumer_beside_javas_in_the_same_group(bench: Bench, tmp_path: Path) -> None:
-    """Ours does not become a member of the group, so that RocketMQ gives all queues to the Java consumer."""
+    """Our consumer does not become a member of the group, so RocketMQ gives all queues to the Java consumer."""
     topic, group = bench.topic(), f"beside{next(numbers)}"
     bench.producer.send_columns(topic, pa.array([b"early %d" % number for number in range(40)]))
     with bench.java_consumer(topic, group, tmp_path / "first") as program, bench.consumer(group) as consumer:

@@ -1,4 +1,7 @@
-"""Our slave behind a real RocketMQ master, over RocketMQ's plain HA protocol: `./run test --interop`."""
+"""Tests our slave behind a real RocketMQ master, over RocketMQ's plain HA protocol.
+
+`./run test --interop` runs these tests.
+"""
 
 import asyncio
 import shutil
@@ -119,7 +122,7 @@ async def test_a_slave_copies_resumes_serves_and_is_promoted(tmp_path: Path, ver
             assert len(ours) > FILE_SIZE
             assert ours == masters_log(rocketmq)[: len(ours)]
             assert await asyncio.to_thread(read, node) == sender.bodies
-        # Both are started again, and more arrives meanwhile.
+        # Master and slave are started again, and more messages arrive meanwhile.
         await asyncio.to_thread(rocketmq.master.stop)
         await asyncio.to_thread(rocketmq.master.start)
         await asyncio.to_thread(sender.wait_registered)

@@ -154,7 +154,7 @@ def test_a_client_shows_its_certificate(mutual: RocketMQ) -> None:
 
 @pytest.fixture(scope="module")
 def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RocketMQ]:
-    """Brokers that make no groups by themselves, with a slave that serves no reads, as is the default of 5.x."""
+    """Starts brokers that make no groups by themselves, and whose slave serves no reads, as by default in 5.x."""
     settings = {"autoCreateSubscriptionGroup": "false"}
     with running(tmp_path_factory.mktemp("strict") / "servers", pair=True, settings=settings) as rocketmq:
         yield rocketmq

@@ -30,7 +30,7 @@ def test_rocketmq_reads_every_field_of_every_message_as_our_dump_says(tmp_path: 
 
 
 def order_info(store: Path) -> Any:
-    """The table of `consumerOrderInfo.json` without what is empty."""
+    """Returns the table of `consumerOrderInfo.json` without empty values."""
     table = json_file.loads((store / "config/consumerOrderInfo.json").read_text())["table"]
     return {
         owner: {
@@ -40,7 +40,7 @@ def order_info(store: Path) -> Any:
     }
 
 
-# RocketMQ asks about transactions as often as it can here, and gives none up; nobody answers it.
+# RocketMQ checks open transactions as often as it can and gives none up, and no client answers these checks.
 SETTINGS = {"timerWheelEnable": "true", "transactionCheckInterval": 1000, "transactionCheckMax": 1000}
 
 
@@ -73,7 +73,7 @@ async def test_rocketmq_goes_on_with_pending_work_and_our_broker_after_it(tmp_pa
     assert bodies("%DLQ%crew") == ["work-7"]
     retried = bodies(pending_work.RETRY, "crew")
     assert retried == ["work-6", "work-5"], "work-9 is acknowledged"
-    # An offset says nothing of acks above it, nor of a retry that has taken a message's place: 4 and 5 come again.
+    # An offset says nothing about later acks, nor about retries that replace a message, so 4 and 5 come again.
     begun = bodies("work", "crew")
     assert sorted(begun) == sorted(f"work-{number}" for number in (2, 3, 4, 5, 10, 11))
     assert {*begun, *retried} == pending_work.WORK_LEFT | {"work-4"}

@@ -49,12 +49,12 @@ WORK: list[tuple[str, ...]] = [
     *(("ack", "crew", f"o-{number}") for number in (0, 1, 4)),
     ("change", "crew", "o-2", FIFTEEN_MINUTES),
     *(("change", "crew", f"o-{number}", "500") for number in (3, 5)),
-    ("pop", "crew", "orders", "2", TEN_MINUTES),  # these two again, from the retry topic
+    ("pop", "crew", "orders", "2", TEN_MINUTES),  # pops o-3 and o-5 again, from the retry topic
     ("ack", "crew", "o-5"),
     ("change", "crew", "o-6", "500"),
     *(("send", "orders", str(number % 2), f"o-{number}") for number in (10, 11)),
 ]
-# What is not acknowledged, and with which attempt it comes next.
+# The messages that are not acknowledged, and the attempt of their next delivery.
 LEFT = {"o-2": 2, "o-3": 3, "o-6": 2, "o-7": 2, "o-8": 2, "o-9": 2, "o-10": 1, "o-11": 1}
 
 
@@ -105,7 +105,7 @@ async def test_deliveries_in_rocksdb_are_exported_by_rocketmq_and_come_to_their_
         goes_by(node.broker, lambda: real() + 1_000_000)
         await until(lambda: not due(node), "all deadlines have passed")
         got = await received(node, {})
-    # Those at and behind the offset that RocketMQ had committed come as new ones, acknowledged or not.
+    # Messages from RocketMQ's committed offset on come as new ones, even if they were acknowledged.
     assert left <= got.keys() <= left | {"o-0", "o-1", "o-4"}
     assert list(verify(store)) == []
 
@@ -117,24 +117,26 @@ def make_topic(store: Path) -> None:
 
 
 def offsets_are_on_disk(store: Path) -> bool:
-    """Those of both topics, and of the checkpoints of the three messages that RocketMQ has retried."""
+    """Returns True if the file has the group's offsets of both topics, and the offsets of the checkpoints of the three
+    messages that RocketMQ has retried.
+    """
     try:
         offsets = (JsonFile(store / "config" / "consumerOffset.json").load() or {})["offsetTable"]
     except (StoreCorrupt, KeyError):
-        return False  # it is being written
+        return False  # the file is being written
     revived = offsets.get("rmq_sys_REVIVE_LOG_interop@CID_RMQ_SYS_REVIVE_GROUP", {})
     ours = offsets.get("orders@crew"), offsets.get("%RETRY%crew_orders@crew")
     return ours == ({"0": 5, "1": 5}, {"0": 2}) and sum(revived.values()) + len(revived) == 3
 
 
 def due(node: BrokerNode) -> list[str]:
-    """RocketMQ's deliveries that are under way here."""
+    """Returns the topics of the deliveries that RocketMQ has made and that are under way in our broker."""
     queues = node.consumption.state.queues.items()
     return [place.topic for place, queue in queues for one in queue.under_way.values() if not one.client_id]
 
 
 async def received(node: BrokerNode, at_least: dict[str, int]) -> dict[str, int]:
-    """All that there is, body -> attempt, when that has come; it stays under way."""
+    """Pops all messages, at least those of `at_least`, without acks, and returns body -> attempt."""
     got: dict[str, int] = {}
     begun = time.monotonic()
     while not got.keys() >= at_least.keys() or not got:

@@ -1,4 +1,7 @@
-"""RocketMQ's own mqadmin, producer and pull consumers at our pair's remoting ports: `./run test --interop`."""
+"""Tests RocketMQ's own mqadmin, producer and pull consumers at our pair's remoting ports.
+
+`./run test --interop` runs these tests.
+"""
 
 import re
 import shutil
@@ -77,7 +80,7 @@ def test_mqadmin_works_on_our_pair(pair: SimpleNamespace, tmp_path: Path, versio
         message_id = sent.split()[-1]
         assert sorted(row[3] for row in columns(admin.run(f"topicStatus {here} -t {topic}"))[:2]) == ["0", "1"]
         assert message_id in admin.run(f"queryMsgByKey {here} -t {topic} -k key1")
-        has_topic = version != "5.1.4"  # whose queryMsgById takes the broker's message id alone
+        has_topic = version != "5.1.4"  # queryMsgById of 5.1.4 takes only the broker's message id
         found = admin.run(f"{'queryMsgById' if has_topic else 'queryMsgByUniqueKey'} {here} -t {topic} -i {message_id}")
         assert re.search(r"Message Body Path|hello", found) and "key1" in found
         at = f"-t {topic} -i {offset_id(found)}" if has_topic else f"-i {offset_id(found)}"

@@ -1,4 +1,7 @@
-"""RocketMQ's own producer, push and pull consumers over a killed and promoted pair of ours: `./run test --interop`."""
+"""Tests RocketMQ's own producer, push and pull consumers while a master of ours is killed and its slave is promoted.
+
+`./run test --interop` runs these tests.
+"""
 
 import shutil
 from pathlib import Path
@@ -19,7 +22,7 @@ pytestmark = [
 ]
 PROGRAM = Path(__file__).parent / "Failover.java"
 MANY = 100  # messages before and after the promotion
-STORED = ("SEND_OK", "SLAVE_NOT_AVAILABLE")  # the second one of the promoted slave, which has no slave itself
+STORED = ("SEND_OK", "SLAVE_NOT_AVAILABLE")  # the promoted slave has no slave itself, so it answers SLAVE_NOT_AVAILABLE
 
 
 def bodies(program: Program, what: str) -> list[str]:

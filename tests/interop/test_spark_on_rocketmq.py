@@ -1,4 +1,7 @@
-"""Spark's source and sink on a pair of real RocketMQ brokers, whose master is killed: `./run test --interop`."""
+"""Tests Spark's source and sink on a pair of real RocketMQ brokers, whose master is killed.
+
+`./run test --interop` runs these tests.
+"""
 
 import itertools
 import re
@@ -111,17 +114,19 @@ class Bench:
         )
 
     def run(self, topic: str, checkpoint: Path, **options: object) -> Any:
-        """Runs a query over all that is there."""
+        """Runs a query over all messages that the topic has now."""
         query = self.start(topic, checkpoint, {"availableNow": True}, **options)
         assert query.awaitTermination(PROCESS_PATIENCE_S), "the query has not ended"
         return query
 
     def rows(self, checkpoint: Path) -> list[int]:
-        """What the queries of that checkpoint have read."""
+        """Returns what the queries of that checkpoint have read."""
         return sorted(one for rows in self._rows[str(checkpoint)].values() for one in rows)
 
     def wait_lag_zero(self, group: str) -> None:
-        """Waits until mqadmin says so.  A master that was killed has no offset of the group before the next commit."""
+        """Waits until mqadmin says that the group's lag is 0.  A master that was killed has no offset of the group
+        before the next commit.
+        """
 
         def is_zero() -> bool:
             try:

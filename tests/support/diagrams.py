@@ -1,7 +1,7 @@
 """Draws the documents' Mermaid diagrams for the site: `python -m tests.support.diagrams` writes docs/diagrams/*.svg.
 
-The command needs Chromium, and npm, which fetches Mermaid.  `./run docs` needs neither, because the pictures are
-committed.
+The command needs Chromium, and npm, which fetches Mermaid.  The pictures are committed, so `./run docs` does not need
+these programs.
 """
 
 import os

@@ -82,7 +82,7 @@ class FakeBroker(BrokerServicer):
         self.suggest = 0
         self.epoch = 1
         self.put_status = pb.SendResponse.PUT_OK
-        self.says_ok_without_waiting = False  # as a real broker does; `put_status` is then for sends that wait
+        self.says_ok_without_waiting = False  # if true, only sends that wait get `put_status`, as at a real broker
         self.script: dict[str, deque] = defaultdict(deque)  # RPC name -> how to answer the next calls
         self.calls: dict[str, list] = defaultdict(list)
         self.frames_before_break: int | None = None
@@ -90,8 +90,8 @@ class FakeBroker(BrokerServicer):
         self.write_queues = 4  # of every topic
         self.old_code = False  # refuses a queue that does not exist as brokers did before QueueNotExist
         self.queue_nums = 4  # of every topic
-        self.read_queue_nums = 0  # queues that may be pulled; 0: all, and the field is not set, as in older brokers
-        self.says_write_queues = True  # as older brokers do not
+        self.read_queue_nums = 0  # readable queues; 0 means all, with the field unset as by older brokers
+        self.says_write_queues = True  # older brokers do not name their write queues
         self.missing: set[str] = set()  # topics that do not exist here
         self.before_send = lambda: None
         self._stopped = threading.Event()
@@ -295,7 +295,7 @@ class FakeCluster(NameServerServicer):
         self.frozen: dict[str, dict[int, str]] | None = None  # a stale view of the brokers
         self.down = False
         self.wire_versions = {"name server": 0, "broker": 0}  # 0, like versions that do not set it
-        self.write_queues = 4  # of every topic at every broker, by the route
+        self.write_queues = 4  # the write queues of every topic at every broker, as the route says
         self._stores: dict[str, PairStore] = defaultdict(PairStore)
         self._server, self.port = started_server(add_NameServerServicer_to_server, self, threads=4)
 

@@ -33,7 +33,7 @@ def ordered(files: Mapping[File, Load], processes: int) -> list[File]:
 
 
 def spread(some: list[File], others: list[File]) -> list[File]:
-    """Puts a share of `others` after each of `some`.  Both lists keep their order."""
+    """Returns both lists merged, with an equal share of `others` after each of `some`.  Each list keeps its order."""
     if not some:
         return others
     shares = [len(others) * number // len(some) for number in range(len(some) + 1)]

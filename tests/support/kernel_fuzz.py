@@ -127,12 +127,14 @@ def verdict(data: bytes, count: int) -> Any:
 
 
 def appended(batch: Batch) -> Any:
-    """What a broker writes for this batch, and what a slave makes of it."""
+    """Returns what a broker writes for this batch, and the batches that a slave gets from intact and from damaged
+    copies.
+    """
     next_offsets = {queue_id: 2**40 + queue_id for queue_id in batch.queue_ids}
     batch.stamp(4096, next_offsets, 2**41, bytes(8))
     written = bytes(batch.view_bytes())
     copies = []
-    for at in (-1, 15, 21, 29, 88, len(written) - 12):  # of a byte that is damaged
+    for at in (-1, 15, 21, 29, 88, len(written) - 12):  # the place of the damaged byte; -1 damages none
         data = bytearray(written)
         if at >= 0:
             data[at] ^= 0x80
@@ -158,7 +160,7 @@ def columns(data: bytes) -> Any:
 
 
 def stamped(data: bytes, chance: random.Random) -> Any:
-    """What a broker adds to some records, and what it makes of them."""
+    """Returns what a broker writes into some of these records, and the columns and index keys that it computes."""
     written = bytearray(data)
     try:
         records = Records.walk(written)
@@ -217,7 +219,7 @@ def run(count: int, seed: int, compiled: kernels.Kernels) -> int:
             plain = verdict(data, announced), columns(data), located(data), stamped(data, chance)
         assert ours == plain, f"seed {seed}, frame {number}: {data.hex()} {announced}\n{ours}\n{plain}"
         accepted += not isinstance(ours[0], str)
-        exact = np.frombuffer(data, np.uint8).copy()  # no byte more behind it, which a sanitizer would not notice
+        exact = np.frombuffer(data, np.uint8).copy()  # has no spare bytes, so a sanitizer notices reads beyond its end
         compiled.walk(exact, None, -1, True)
         compiled.walk(exact, np.array([chance.choice(SIZES), len(exact)], np.int64))
         compiled.locate(exact, chance.choice((0, 1, len(exact) - 91, -1, 2**62)))
@@ -234,7 +236,9 @@ def run(count: int, seed: int, compiled: kernels.Kernels) -> int:
 
 
 def reached(compiled: kernels.Kernels, exact: Any, chance: random.Random) -> None:
-    """Calls the functions that take places with places that may be wrong: they may refuse them, but not follow them."""
+    """Calls the functions that take places in the bytes, with places that may be wrong.  A function may refuse a wrong
+    place, but must not read or write there.
+    """
     places = (0, 1, 36, 88, len(exact) - 88, len(exact), -1, 2**62, -(2**63), 2**63 - 1)
     starts, sizes = (np.array(chance.choices(places, k=2), np.int64) for _ in range(2))
     compiled.queue_entries(exact, starts)

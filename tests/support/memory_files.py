@@ -1,16 +1,17 @@
 """A disk in memory that implements the store's file interface.  Such a disk can tear writes, fill up, fail and lose
 power.
 
-The disk keeps unsynced changes apart.  `kill` keeps all of them.  `power_loss` keeps a random choice of them: some of
-the written sectors, any size that a file has had since its last sync, and any of the unsynced names in a directory, in
-no order.  Calls that change something are numbered in order, so that a test can fail or stop the n-th one.
+The disk keeps unsynced changes apart.  `kill` keeps all unsynced changes.  `power_loss` keeps a random choice of them:
+some of the written sectors, any size that a file has had since its last sync, and any of the unsynced names in a
+directory, in no order.  Calls that change something are numbered in order, so that a test can fail or stop the n-th
+one.
 
-Failures are those of ext4 and XFS on Linux.  After a failed `fdatasync` the pages count as clean: they can be read, by
-this process and the next, as long as they stay in the page cache; the next sync succeeds without writing them; and
-`power_loss` (or `evict`, when memory is short) shows what the disk really has.  Writing the same bytes again makes them
-dirty.  A full disk refuses new names and new blocks, also blocks for the holes of a sparse file.  A call that needs
-more blocks than are free does a part of its work.  A sector that is `bad` cannot be read until all of it is written
-again.
+Failures are those of ext4 and XFS on Linux.  After a failed `fdatasync` the pages count as clean.  This process and the
+next one can read such pages as long as they stay in the page cache.  The next sync succeeds without writing them.
+`power_loss` (or `evict`, when memory is short) shows what the disk really has.  Writing the same bytes again makes the
+pages dirty.  A full disk refuses new names and new blocks, also blocks for the holes of a sparse file.  A call that
+needs more blocks than are free does a part of its work.  A sector that is `bad` cannot be read until all of it is
+written again.
 """
 
 import errno
@@ -59,14 +60,14 @@ class PowerCut(BaseException):
 @dataclass(eq=False)
 class Inode:
     data: bytearray = field(default_factory=bytearray)
-    durable: bytearray = field(default_factory=bytearray)  # shorter than `data` where the size is not on disk
+    durable: bytearray = field(default_factory=bytearray)  # shorter than `data` if the new size is not on the disk yet
     unsynced: list[tuple[int, bytes]] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)  # the file's sizes since the last sync
     pages: set[int] = field(default_factory=set)  # allocated
     bad: set[int] = field(default_factory=set)  # sectors
 
     def resize(self, size: int) -> None:
-        if len(self.data) != size:  # a map shares the bytes, and cannot grow
+        if len(self.data) != size:  # bytes that a memory map shares must not be resized
             self.data.extend(bytes(size - len(self.data)))
             self.sizes.append(size)
 
@@ -135,14 +136,14 @@ class Inode:
         return Inode(data, bytearray(data), [], [], set(self.pages), set(self.bad))
 
 
-DIRECTORY = Inode()  # stands for every directory
+DIRECTORY = Inode()  # the one inode that stands for every directory
 Change = list[tuple[Path, Inode | None]]  # names of one directory that change or vanish together (a rename)
 
 
 @dataclass
 class Fault:
-    """Fails the `nth` call of one kind from now on, and with `for_good` all later ones.  A write first does `part` of
-    its work.
+    """Fails the `nth` call of one kind from now on, and with `for_good` all later ones.  A write that fails does the
+    share `part` of its work first.
     """
 
     call: str
@@ -167,12 +168,12 @@ class MemoryFiles(Files):
         self.log: list[str] = []  # every call that changed something
         self.stop_at: int | None = None  # the number of the call at which the power is lost
         self.faults: list[Fault] = []
-        self.unread: list[Path] = []  # what could not be read
+        self.unread: list[Path] = []  # files of which a read has failed
         self.failed: Counter[str] = Counter()  # failed calls, by name and error
         self.before: Callable[[str, Path], None] | None = None
         self._names: dict[Path, Inode] = {}
         self._durable_names: dict[Path, Inode] = {}
-        # Changes of names, with their directory.  They are on disk when the directory is synced.
+        # Changes of names, each with the directory whose sync brings the change to the disk.
         self._pending: list[tuple[Path, Change]] = []
         self._directories: set[Path] = set()
         self._durable_directories: set[Path] = set()
@@ -283,7 +284,7 @@ class MemoryFiles(Files):
         return reborn
 
     def _look(self, call: str, path: Path) -> None:
-        """Does what each reading call needs.  Such a call has no number, but a fault can hit it."""
+        """Does what each reading call needs.  Reading calls have no numbers, but a fault can hit them."""
         for fault in self.faults:
             if fault.hits(call, str(path)):
                 self.unread.append(path)
@@ -295,7 +296,7 @@ class MemoryFiles(Files):
             self._fail("read of a bad sector", errno.EIO, path)
 
     def _change(self, call: str, path: Path, act: Callable[[float], None]) -> None:
-        """Does one numbered change.  `act` does a part of it; 1.0 is all."""
+        """Does one numbered change.  `act(part)` does this share of the change, where 1.0 means the whole change."""
         if self._off:
             raise PowerCut
         if self.before is not None:
@@ -457,7 +458,9 @@ class MemoryFiles(Files):
         self._need_room(path)
         self._directories.add(path)
         if len(path.parts) <= 2:
-            self._durable_directories.add(path)  # directories near the root exist before the broker
+            self._durable_directories.add(
+                path
+            )  # counts as synced, because real directories near the root are older than the broker
         else:
             self._pending.append((path.parent, [(path, DIRECTORY)]))
 

@@ -27,7 +27,7 @@ class MemoryLog:
         self.cut: list[bytes] = []
         self.flushes = 0
         self._aside = b""
-        self._lock = threading.Lock()  # no cut during a flush, as in a store
+        self._lock = threading.Lock()  # prevents a cut during a flush, as in a real store
 
     @property
     def end_offset(self) -> int:
@@ -50,7 +50,7 @@ class MemoryLog:
         return nullcontext()
 
     def warm(self, places: object) -> None:
-        raise AssertionError(f"nothing is cold in memory: {places}")
+        raise AssertionError(f"a log in memory has nothing to read from a disk: {places}")
 
     def append_replicated(self, commit_log_offset: int, data: bytes | memoryview) -> int:
         if commit_log_offset == self.end_offset:

@@ -57,7 +57,7 @@ class PowerlessDisk:
             os.close(handle)
 
     def power_is_back(self) -> None:
-        """Mounts the disk again.  No process may have a file open on it."""
+        """Mounts the disk again.  No process may have an open file on the disk."""
         subprocess.run(["umount", str(self.mount)], check=True)
         self._attach()
 

@@ -32,7 +32,7 @@ logging.getLogger("grpc").setLevel(logging.ERROR)
 async def until(holds: Callable[[], Any], within_s: float = PATIENCE_S) -> None:
     """Lets the event loop run until `holds()` is true."""
     async with asyncio.timeout(within_s):
-        while not holds():  # noqa: ASYNC110 - any condition will do, and no event tells of it
+        while not holds():  # noqa: ASYNC110 - no event exists for an arbitrary condition
             await asyncio.sleep(0.002)
 
 
@@ -114,7 +114,9 @@ class FakeBroker:
 
 
 class Node:
-    """The replication parts of one broker.  `following` makes it a slave, `serving` a master."""
+    """The replication parts of one broker.  Use `following` to make the node a slave, and `serving` to make it a
+    master.
+    """
 
     def __init__(
         self,

@@ -15,7 +15,7 @@ LIST = ROOT / "tests" / "data" / "private_names.txt"
 PRODUCT = ("broker_service", "proto/rocketsim_proto", "rocketsim_cli", "rocketsim_client", "rocketsim_console")
 PRODUCT += ("rocketsim_source", "rocketsim_testing")
 PATCHES = ("setattr", "delattr", "setitem", "object")  # functions of monkeypatch and mock.patch that take names as text
-OF_NAMED_TUPLES = ("_replace", "_asdict", "_fields")  # public, whatever their names look like
+OF_NAMED_TUPLES = ("_replace", "_asdict", "_fields")  # public methods of named tuples, in spite of the underscore
 
 
 def is_private(name: str) -> bool:

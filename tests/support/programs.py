@@ -17,8 +17,8 @@ def free_ports(count: int) -> list[int]:
 
 
 class Program:
-    """A running client.  `lines` are what it has printed so far.  A file in `home` has what it
-    wrote to standard error.
+    """A running client.  `lines` are the lines that the client has printed so far.  A file in `home` has the client's
+    standard error.
     """
 
     def __init__(self, home: Path, command: Sequence[str], name: str = "program") -> None:

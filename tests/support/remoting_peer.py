@@ -64,7 +64,7 @@ class RemotingPeer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._listening.shutdown(socket.SHUT_RDWR)  # `accept` holds it open otherwise
+        self._listening.shutdown(socket.SHUT_RDWR)  # without this, the waiting `accept` keeps the socket open
         self._listening.close()
         self.drop()
 
@@ -112,12 +112,12 @@ def answer_to(request: Header, code: int = 0, remark: str = "", body: bytes = b"
 
 
 class Recording:
-    """The answers of one version.  `form` says how the answers' headers are written."""
+    """The recorded answers of one RocketMQ version.  `form` says how the answers' headers are written."""
 
     def __init__(self, version: str, form: Form = Form.JSON) -> None:
         self._answers: dict[str, Any] = json.loads((RECORDED / f"{version}.json").read_text())
         self._form = form
-        self.address = BROKER  # of the peer, once it listens
+        self.address = BROKER  # the peer's address, once the peer listens
 
     def __call__(self, request: Header, _: bytes) -> bytes | None:
         found = self._answers.get(key_of(request.code, request.fields))
@@ -131,7 +131,7 @@ class Recording:
 def replaying(
     version: str, form: Form = Form.JSON, *, tls: Path | None = None, client_ca: Path | None = None
 ) -> RemotingPeer:
-    """Returns a peer that is name server and broker in one."""
+    """Returns a peer that plays both the name server and the broker."""
     recording = Recording(version, form)
     peer = RemotingPeer(recording, tls=tls, client_ca=client_ca)
     recording.address = peer.address

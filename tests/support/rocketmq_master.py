@@ -90,7 +90,7 @@ class RocketMQState:
         self.groups: dict[str, Any] = {"readers": {"groupName": "readers", "retryMaxTimes": 3}}
         self.offsets = '{"t@readers":{0:1}}'
         self.instead: dict[int, bytes] = {}  # request code -> the body that is sent in place of the right one
-        self.bounds: tuple[int, int] | None = None  # None: the bounds of the HA port's log
+        self.bounds: tuple[int, int] | None = None  # None means the bounds of the HA port's log
 
     def answer(self, request: Header, _body: bytes) -> bytes:
         version = '{"counter":1,"timestamp":1}'

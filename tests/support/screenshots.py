@@ -1,8 +1,9 @@
-"""Takes the pictures of the web console for the documents: `python -m tests.support.screenshots`.
+"""Takes the pictures of the web console for the documents: `python -m tests.support.screenshots` writes
+docs/images/*.png.
 
-It starts two pairs, producers and consumers, kills and replaces a master, and writes docs/images/*.png on the way,
-which takes about two minutes.  With `--looks FOLDER` it also takes each picture with dark colours and at a phone's
-width into that folder, for those who change the pages.
+The program starts two pairs, producers and consumers, and kills and replaces a master, which takes about two minutes.
+With `--looks FOLDER` it also takes each picture with dark colours and at a phone's width into that folder, for those
+who change the pages.
 """
 
 import argparse
@@ -81,8 +82,8 @@ def traffic(name_server: str) -> Iterator[None]:
 
 
 def in_palette(picture: Image.Image) -> Image.Image:
-    """Returns the picture with its 256 most frequent colours.  Those of the style are exact, and edges of letters are
-    close.
+    """Returns the picture with its 256 most frequent colours.  The colours of the style stay exact, and those of the
+    edges of letters change a little.
     """
     counted: Any = picture.getcolors(picture.width * picture.height) or []
     colours = [colour for _, colour in sorted(counted, reverse=True)[:256]]

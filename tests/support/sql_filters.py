@@ -18,6 +18,6 @@ class Outcomes:
 
     @classmethod
     def measured(cls) -> "Outcomes":
-        """Those of RocketMQ 5.5.0 that are kept in the repository."""
+        """Returns the results of RocketMQ 5.5.0, which are kept in the repository."""
         content = json.loads(OUTCOMES.read_text(encoding="utf-8"))
         return cls(content["rows"], content["outcomes"])

@@ -18,7 +18,7 @@ from broker_service.store.ranges import RangeAnswer, TagsCodes
 HOST = record.encode_host("127.0.0.1", 10911)
 LOG_FILE = 4096
 NOW = 1_795_170_600_000
-MINUTE = 60_000  # in milliseconds, between two thorough flushes
+MINUTE = 60_000  # the time between two thorough flushes, in ms
 
 
 def config(root: Path, **changes: Any) -> StoreConfig:
@@ -84,7 +84,9 @@ def flush_thoroughly(store: MessageStore, now_ms: int = NOW) -> None:
 
 
 def delete_topic(store: MessageStore, topic: str) -> dict[int, int]:
-    """Deletes a topic as an operator's command does.  Returns the offsets at which its queues continue."""
+    """Deletes a topic as an operator's command does.  Returns, for each queue of the topic, the offset at which the
+    queue would continue.
+    """
     ends = store.queues.ends(topic)
     store.forget_before({topic: ends})
     return ends
@@ -139,7 +141,7 @@ def queue_bodies(store: MessageStore, topic: str, queue_id: int) -> list[bytes]:
 def read_range(
     store: MessageStore, topic: str, queue_id: int, first: int, until: int, max_bytes: int, tags: TagsCodes = None
 ) -> tuple[RangeAnswer, bytes]:
-    """Reads one range.  Returns its first segment in the frame, and its records."""
+    """Reads one range.  Returns the range's first segment in the frame, and the range's records."""
     found = store.queues.read_ranges([(topic, queue_id, first, until)], max_bytes, tags)
     answer = found.answers[0]
     return answer, b"".join(found.records)

@@ -274,7 +274,7 @@ def of_message(name: str, message: Any) -> Iterator[str]:
         chosen = field.HasField("oneof_index") and not field.proto3_optional
         choice = f", one of {message.oneof_decl[field.oneof_index].name}" if chosen else ""
         yield f"field {name}.{field.name} = {field.number}: {label} {kind}{choice}"
-        if field.proto3_optional:  # a line of its own, because a field may become optional: its bytes stay the same
+        if field.proto3_optional:  # a line of its own, because making a field optional changes no bytes
             yield f"field {name}.{field.name} is set or not"
     for inner in message.nested_type:
         yield from of_message(f"{name}.{inner.name}", inner)
@@ -415,7 +415,7 @@ def of_options(side: str, kind: type) -> Iterator[str]:
             yield from (f"{side} option {name} takes {word}" for word in words if is_accepted(option.parse, word))
 
 
-# Values that documents and users' jobs contain, for options that are no choice of words.
+# Values in documents and users' jobs, for options that take more than a choice of words.
 TEXTS = {
     "assign": ['{"T":{"broker-a":[0,1]}}'],
     "commitFailurePolicy": ["warn", "fail", "failAfter:3"],

@@ -23,7 +23,7 @@ DIALLED = d.Endpoints(scheme=d.DOMAIN_NAME, addresses=[d.Address(host="mq.exampl
 
 
 class Client:
-    """Makes calls with a client id.  `calls` is the stub, which sends none."""
+    """Makes calls with a client id.  `calls` is the plain stub, whose calls have no client id."""
 
     def __init__(self, channel: grpc.aio.Channel, client_id: str = "client-1") -> None:
         self.calls: Any = MessagingServiceStub(channel)

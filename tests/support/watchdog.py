@@ -20,7 +20,7 @@ class Watchdog:
         self._timeout_s = timeout_s
         self._stderr = os.dup(2)  # a copy, because pytest captures and closes the original
         self._crashed = False
-        # Without worker processes pytest itself uses the timer, for each test.
+        # Without worker processes, pytest itself uses faulthandler's timer for each test.
         self._waits_for_others = not hasattr(config, "workerinput") and bool(config.getoption("numprocesses", None))
         self._feed()
 
