@@ -1,10 +1,10 @@
 /* CRC-32 with zlib's polynomial (0xEDB88320, reflected), fast for bodies of some hundred bytes.
  *
- * Three ways give the same sums; `crc32_choose` selects one when the module is imported:
- *   - x86 with PCLMULQDQ: 64 bytes a step are folded by carry-less multiplication, as described in Intel's paper "Fast
- *     CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction";
- *   - Arm with its CRC32 instructions: 8 bytes an instruction;
- *   - otherwise tables ("slicing by 16"), which also sum the last bytes of the first way.
+ * There are three ways to compute the same checksum.  `crc32_choose` selects one when the module is imported:
+ *   - On x86 with PCLMULQDQ, 64 bytes a step are folded by carry-less multiplication, as described in Intel's paper
+ *     "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction".
+ *   - On Arm with CRC32 instructions, each instruction takes 8 bytes.
+ *   - On other processors tables are used ("slicing by 16").  x86 also uses the tables for the last bytes of a body.
  *
  * Every function reads exactly the `size` bytes that it is given.
  */
@@ -37,14 +37,14 @@ static inline uint32_t crc32_little_endian(const uint8_t *at)
     return (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
 }
 
-/* What four bytes add to a sum if `behind` further bytes of the same step follow them. */
+/* Returns what four bytes add to a checksum if `behind` further bytes of the same step follow the four bytes. */
 static inline uint32_t crc32_four(uint32_t word, int behind)
 {
     return crc32_table[behind + 3][word & 0xff] ^ crc32_table[behind + 2][word >> 8 & 0xff] ^
            crc32_table[behind + 1][word >> 16 & 0xff] ^ crc32_table[behind][word >> 24];
 }
 
-/* Continues `sum`, without the inversions at the beginning and at the end. */
+/* Continues the checksum `sum` by tables, without CRC-32's inversions at the beginning and at the end. */
 static uint32_t crc32_by_table(uint32_t sum, const uint8_t *data, size_t size)
 {
     for (; size >= 16; data += 16, size -= 16)
@@ -73,7 +73,7 @@ static int crc32_has_hardware(void)
     return __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1");
 }
 
-/* Both 64-bit halves of `folded`, multiplied by the two constants, are what they add `16 * n` bytes further on. */
+/* Moves `folded` on by the distance that the two constants stand for, and adds `next`, the 16 bytes there. */
 __attribute__((target("pclmul,sse4.1"))) static inline __m128i
 crc32_fold(__m128i folded, __m128i constants, __m128i next)
 {
@@ -87,7 +87,7 @@ crc32_by_hardware(uint32_t sum, const uint8_t *data, size_t size)
 {
     if (size < 32)
         return crc32_by_table(sum, data, size);
-    /* x^n mod P for the distances of 64 and of 16 bytes, for the last step from 64 to 32 bits, and Barrett's two. */
+    /* The constants x^n mod P for folding by 64 bytes, by 16 bytes and from 64 to 32 bits, and those of Barrett. */
     const __m128i by_64 = _mm_set_epi64x(0x01c6e41596, 0x0154442bd4);
     const __m128i by_16 = _mm_set_epi64x(0x00ccaa009e, 0x01751997d0);
     const __m128i to_32 = _mm_set_epi64x(0, 0x0163cd6124);
@@ -112,7 +112,7 @@ crc32_by_hardware(uint32_t sum, const uint8_t *data, size_t size)
     for (; size >= 16; data += 16, size -= 16)
         folded = crc32_fold(folded, by_16, CRC32_LOAD(0));
 #undef CRC32_LOAD
-    /* 128 bits to 96, to 64, and by Barrett's reduction to 32. */
+    /* Reduce 128 bits to 96, then to 64, and by Barrett's reduction to 32. */
     folded = _mm_xor_si128(_mm_srli_si128(folded, 8), _mm_clmulepi64_si128(folded, by_16, 0x10));
     folded = _mm_xor_si128(_mm_srli_si128(folded, 4),
                            _mm_clmulepi64_si128(_mm_and_si128(folded, low_32), to_32, 0x00));
@@ -155,7 +155,7 @@ static uint32_t crc32_by_hardware(uint32_t sum, const uint8_t *data, size_t size
 
 static uint32_t (*crc32_continue)(uint32_t, const uint8_t *, size_t) = crc32_by_table;
 
-/* Selects the hardware's way if it is wanted and there; returns its name, or "table". */
+/* Selects the instructions of the processor if they are wanted and available. Returns their name, or "table". */
 static const char *crc32_choose(int hardware)
 {
     int chosen = hardware && crc32_has_hardware();

@@ -1,14 +1,15 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Walks, checks and encodes record bytes in compiled code; `kernels.py` selects this module or the code in Python.
+"""Walks, checks and encodes record bytes in compiled code.  `kernels.py` selects this module or the Python code.
 
-`record.py` shows the bytes of a record, and stays the only place that says what is wrong with one: a function here
-answers None (or -1) for bytes that it does not accept, and its caller then runs the code in Python, which raises the
-error.  So a verdict that is too strict costs time and one that is too lenient would be a defect: the tests compare.
+`record.py` shows the bytes of a record, and only the Python code says what is wrong with a record.  A function of this
+module returns None (or -1) for bytes that it does not accept, and its caller then runs the Python code, which raises
+the error.  If a check is too strict here, only time is lost.  If a check were too lenient, bad records would pass, so
+the tests compare this module with the Python code.
 
-The bytes are hostile.  Each length is compared with the room that is left before a byte behind it is read; sums are
-taken in 64 bits, of numbers that have 32 bits, and cannot overflow.  The GIL is released for work that takes long: for a
-few records, to get it back would take longer than the work.  numpy is imported by the functions that need it, since
-processes that only look at options import this module, too.
+The bytes are not trusted.  Each length is compared with the bytes that are left before a byte behind it is read.  Sums
+cannot overflow, because they have 64 bits and add numbers of 32 bits.  The GIL is released only for work that takes
+long, because getting the GIL back takes longer than the work for a few records.  Functions that need numpy import it
+themselves, since processes that only look at options import this module, too.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
@@ -27,7 +28,7 @@ cdef enum:
     MIN_SIZE = 91
     HEAD_SIZE = 48  # everything before the born host
     FIXED_SIZE = 88  # everything before the body, with IPv4 hosts
-    V6_MORE = 12  # bytes that an IPv6 host has more
+    V6_MORE = 12  # an IPv6 host is longer than an IPv4 host by this number of bytes
     BORN_HOST_V6 = 0x10
     STORE_HOST_V6 = 0x20
     NAME_END = 1
@@ -37,18 +38,18 @@ cdef enum:
     MAX_PROPERTIES_SIZE = 32767
     PREPARED = 4
     ROLLED_BACK = 12
-    MANY_QUEUES = 256  # in one batch; a search through more of them would take too long
-    ENTRY_SIZE = 20  # of a consume queue
-    MANY_NAMES = 64  # in one record; comparing more of them with each other would take too long
-    LONG = 1 << 16  # bytes of work for which it pays to release the GIL
-    MOST_BYTES = 0x7FFFFFFF  # in one Arrow array, whose offsets have 32 bits
+    MANY_QUEUES = 256  # the most queues in one batch; a search through more would take too long
+    ENTRY_SIZE = 20  # the size of an entry of a consume queue
+    MANY_NAMES = 64  # the most property names in one record; comparing more would take too long
+    LONG = 1 << 16  # the GIL is released for work on more bytes than this
+    MOST_BYTES = 0x7FFFFFFF  # the most bytes in one Arrow array, whose offsets have 32 bits
 
 VERSION = 3  # as in `kernels.py`
-cdef uint32_t MASK = 0x7FFFFFFF  # RocketMQ keeps CRC-32 without its top bit
+cdef uint32_t MASK = 0x7FFFFFFF  # RocketMQ stores CRC-32 without its top bit
 
 
 def choose_crc(bint hardware=True):
-    """Selects how checksums are computed, and returns its name: "pclmul", "armv8-crc32" or "table"."""
+    """Selects how checksums are computed, and returns the name of the way: "pclmul", "armv8-crc32" or "table"."""
     return crc32_choose(hardware).decode()
 
 
@@ -56,15 +57,15 @@ choose_crc()
 
 
 cdef class Buffer:
-    """The memory of a contiguous object, as long as this object lives.
+    """The memory of a contiguous object, which stays valid as long as the Buffer lives.
 
-    (Cython's typed memoryviews do the same, and take ten times as long to compile and several times as long to make.)
+    Cython's typed memoryviews do the same, but take ten times as long to compile and several times as long to make.
     """
 
     cdef Py_buffer view
     cdef bint held
     cdef char* data
-    cdef int64_t count  # of items
+    cdef int64_t count  # the number of items
 
     def __cinit__(self, owner, Py_ssize_t item_size, bint writable=False):
         self.held = False
@@ -86,15 +87,15 @@ cdef struct Slice:
 
 
 cdef class Slices:
-    """Pieces of bytes, which this object keeps alive.
+    """Pieces of bytes, whose memory the Slices object keeps alive.
 
-    They are a list of bytes objects, (offsets, data) of an Arrow binary array, or (data, starts, sizes) of slices of a
-    buffer.  ValueError is raised for a slice that is not inside the buffer.
+    The pieces are given as a list of bytes objects, as (offsets, data) of an Arrow binary array, or as (data, starts,
+    sizes) of slices of a buffer.  Raises ValueError for a slice that is not inside the buffer.
     """
 
     cdef Slice* items
     cdef int64_t count
-    cdef int64_t total  # bytes of all pieces
+    cdef int64_t total  # the bytes of all pieces together
     cdef object owner
     cdef Buffer places
     cdef Buffer data
@@ -197,7 +198,7 @@ cdef inline void put64(uint8_t* p, uint64_t value) noexcept nogil:
 
 
 cdef inline bint located(const uint8_t* data, int64_t at, int64_t end, Place* place) noexcept nogil:
-    """As `record.locate`: finds the parts of the record at `at`; False unless all lengths are consistent."""
+    """Locates the parts of the record at `at`, as `record.locate` does.  Returns False if lengths are inconsistent."""
     cdef int64_t size, width
     cdef uint32_t magic, sys_flag
     cdef const uint8_t* p
@@ -250,7 +251,7 @@ cdef inline void keep(int64_t* table, int64_t room, int64_t row, Place* place) n
 
 
 cdef inline bint in_its_place(const uint8_t* data, const Place* place, int64_t log_offset) noexcept nogil:
-    """Returns True if a record of a log has this offset in it, is in a queue, and has a topic in RocketMQ's letters."""
+    """Returns True if a log record has this log offset, belongs to a queue, and has a topic of allowed letters."""
     cdef const uint8_t* p = data + place.start
     cdef uint8_t letter
     cdef int64_t at
@@ -273,7 +274,10 @@ cdef int64_t walk_all(
     int64_t* table,
     int64_t room,
 ) noexcept nogil:
-    """Fills the table; returns the number of records, or -1.  `sizes` may be NULL; -1 means a number is not known."""
+    """Fills the table, and returns the number of records, or -1 if a record is wrong.
+
+    `sizes` may be NULL.  A `count` or `log_offset` of -1 means that it is not known.
+    """
     cdef Place place
     cdef int64_t at = 0, row = 0
     while at < end:
@@ -294,9 +298,9 @@ cdef int64_t walk_all(
 def walk(data, sizes=None, int64_t count=-1, bint crc=False, int64_t log_offset=-1):
     """Locates the records that fill `data` exactly, one behind the other, and compares sizes, count and checksums.
 
-    With `log_offset`, the data are part of a log, and the places are checked that the records have in it.
-    Returns eight int64 columns: start and size of the record, its body, its topic and its properties.  Returns None if
-    something is wrong: a length, a magic number, another size than announced, another number of records, a checksum.
+    With `log_offset`, the data are the part of a log that begins at this offset, and each record must name its own log
+    offset.  Returns eight int64 columns: start and size of the record, its body, its topic and its properties.
+    Returns None if a length, magic number or checksum is wrong, or if sizes or count differ from the announced ones.
     """
     import numpy as np
 
@@ -342,7 +346,7 @@ cdef int64_t place_all(
 
 
 def places(data, starts, sizes):
-    """Locates the records at these starts, in any order; the columns of `walk`, or None if a record is not valid."""
+    """Locates the records at `starts`, in any order.  Returns the columns of `walk`, or None if a record is wrong."""
     import numpy as np
 
     cdef Buffer source = Buffer(data, 1), start_buffer = Buffer(starts, 8), size_buffer = Buffer(sizes, 8)
@@ -364,7 +368,10 @@ def places(data, starts, sizes):
 
 
 def locate(data, int64_t at):
-    """Returns the fields of `record.Parts` for the record at `at`, or None if it is not valid.  Ignores its checksum."""
+    """Returns the fields of `record.Parts` for the record at `at`, or None if the record is not valid.
+
+    Does not check the checksum of the body.
+    """
     cdef Buffer source = Buffer(data, 1)
     cdef const uint8_t* p = <const uint8_t*>source.data
     cdef Place place
@@ -403,7 +410,10 @@ cdef void sum_all(const Slice* slices, int64_t count, uint32_t* sums) noexcept n
 
 
 def crcs(data, starts, sizes):
-    """Returns the checksum of each slice of `data`, as `record.body_crc`; ValueError for a slice that is not inside."""
+    """Returns the checksum of each slice of `data`, as `record.body_crc` does.
+
+    Raises ValueError for a slice that is not inside `data`.
+    """
     import numpy as np
 
     cdef Slices slices = Slices((data, starts, sizes))
@@ -423,13 +433,13 @@ def crcs(data, starts, sizes):
 
 cdef struct Queues:
     int64_t count
-    int64_t last  # the number of the one that was found last
+    int64_t last  # the number of the queue that was found last
     int32_t ids[MANY_QUEUES]
-    int64_t next[MANY_QUEUES]  # the offset of the next message
+    int64_t next[MANY_QUEUES]  # the offset of each queue's next message
 
 
 cdef inline int64_t number_of(Queues* queues, int32_t queue_id) noexcept nogil:
-    """Returns the number of this queue among those seen before, or a new one; -1 if there are too many."""
+    """Returns the number of this queue among the queues seen so far, or -1 if there are too many queues."""
     cdef int64_t number = queues.last
     if number < queues.count and queues.ids[number] == queue_id:
         return number
@@ -452,20 +462,20 @@ cdef struct Rules:
     int64_t topic_size
     int64_t max_body_size
     int64_t max_record_size
-    uint32_t other_flags  # bits that a client may not set
+    uint32_t other_flags  # the bits of the system flag that a client may not set
     uint32_t store_host  # STORE_HOST_V6, or 0
     const uint8_t** names
     const int64_t* name_sizes
     int64_t name_count
-    uint64_t found  # bit n: a record has the n-th name
+    uint64_t found  # bit n is set if a record has a property with the n-th name
 
 
 cdef inline bint has_lost_sector(const uint8_t* p, int64_t size) noexcept nogil:
-    """True if the bytes end with a zero byte or have a sector of zeros, at any place."""
+    """Returns True if the bytes end with a zero byte or have a sector of zeros, at any place."""
     cdef int64_t at, begin, end
     if size and p[size - 1] == 0:
         return True
-    at = SECTOR - 1  # SECTOR zeros in a row cover one of these places
+    at = SECTOR - 1  # SECTOR zeros in a row cover one of the places SECTOR - 1, 2 * SECTOR - 1, …
     while at < size:
         if p[at] == 0:
             begin = at
@@ -481,9 +491,9 @@ cdef inline bint has_lost_sector(const uint8_t* p, int64_t size) noexcept nogil:
 
 
 cdef inline bint next_property(const uint8_t** at, const uint8_t* end, Slice* name, Slice* value) noexcept nogil:
-    """Finds the next property from `at` on and moves `at` behind it; returns False if there is none.
+    """Finds the next property from `at` on and moves `at` behind it.  Returns False if there is no further property.
 
-    A piece without a separator, a name or a value is no property.
+    A piece that lacks the separator, the name or the value is not a property.
     """
     cdef const uint8_t* p
     cdef const uint8_t* stop
@@ -503,7 +513,7 @@ cdef inline bint next_property(const uint8_t** at, const uint8_t* end, Slice* na
 
 
 cdef inline void note_names(const uint8_t* p, int64_t size, Rules* rules) noexcept nogil:
-    """Notes which of the names the properties have."""
+    """Notes in `rules.found` which of the names in `rules` occur among the properties."""
     cdef const uint8_t* end = p + size
     cdef Slice name, value
     cdef int64_t number
@@ -553,10 +563,10 @@ def check(
     uint32_t client_flags,
     bint store_host_v6,
 ):
-    """Checks a client's frame in one pass: all that `walk` does, and all rules that `broker/frame.py` has for records.
+    """Checks a client's frame in one pass, as `walk` does, and by all rules for records in `broker/frame.py`.
 
-    Returns None if a rule is broken, and otherwise (the columns of `walk`, the different queue ids, bits for those of
-    `names` that a record has as a property).
+    Returns None if a rule is broken.  Otherwise returns (the columns of `walk`, the different queue ids, bits), where
+    bit n is set if a record has a property with the n-th of `names`.
     """
     import numpy as np
 
@@ -602,7 +612,7 @@ def check(
 
 
 cdef bint copy_all(const Slice* slices, int64_t count, uint8_t* p) noexcept nogil:
-    """Copies the slices back to back; returns True if all bytes are ASCII."""
+    """Copies the slices back to back.  Returns True if all bytes are ASCII."""
     cdef uint8_t* begin = p
     cdef uint64_t eight, together = 0
     cdef int64_t row
@@ -622,7 +632,7 @@ cdef bint copy_all(const Slice* slices, int64_t count, uint8_t* p) noexcept nogi
 cdef column_of(Slices pieces, int64_t count):
     """Copies the first `count` pieces into an Arrow array's memory.
 
-    Returns its offsets, its bytes, its validity bits (None if no piece is empty) and True if all bytes are ASCII.
+    Returns the array's offsets, bytes and validity bits (None if no piece is empty), and True if all bytes are ASCII.
     """
     import numpy as np
 
@@ -657,13 +667,16 @@ cdef column_of(Slices pieces, int64_t count):
 
 
 def gather(data, starts, sizes):
-    """Copies slices of `data` into the offsets and bytes of an Arrow array; ValueError for one that is not inside."""
+    """Copies slices of `data`, and returns the offsets and bytes of an Arrow array.
+
+    Raises ValueError for a slice that is not inside `data`.
+    """
     cdef Slices slices = Slices((data, starts, sizes))
     return column_of(slices, slices.count)[:2]
 
 
 cdef inline Slice value_of(const Slice* properties, const char* name, int64_t name_size) noexcept nogil:
-    """Finds the value of a property, the last one if the name occurs twice; an empty slice if there is none."""
+    """Returns the value of a property, or an empty slice if there is none.  The last value counts if there are two."""
     cdef const uint8_t* p = properties.data
     cdef const uint8_t* end = p + properties.size
     cdef const uint8_t* stop
@@ -680,7 +693,7 @@ cdef inline Slice value_of(const Slice* properties, const char* name, int64_t na
 
 
 cdef void find_all(Slice* slices, int64_t count, const char* name, int64_t name_size) noexcept nogil:
-    """Replaces each record's properties by the value of one of them."""
+    """Replaces each record's properties by the value of the property `name`."""
     cdef int64_t row
     for row in range(count):
         slices[row] = value_of(&slices[row], name, name_size)
@@ -701,7 +714,10 @@ cdef Slices values_of(places, bytes name):
 
 
 def property_values(data, starts, sizes, bytes name not None):
-    """Returns one property of each record: offsets, bytes, validity bits (None without nulls), True for ASCII only."""
+    """Returns one property of all records as the parts of an Arrow array.
+
+    The parts are offsets, bytes, validity bits (None without nulls), and True if all bytes are ASCII.
+    """
     cdef Slices values = values_of((data, starts, sizes), name)
     return column_of(values, values.count)
 
@@ -709,7 +725,7 @@ def property_values(data, starts, sizes, bytes name not None):
 cdef int64_t split_all(
     const Slice* slices, int64_t count, int32_t* bounds, Slice* names, Slice* values
 ) noexcept nogil:
-    """Splits the properties of each record; returns how many there are, or -1 for a record with too many names."""
+    """Splits the properties of each record.  Returns their number, or -1 if a record has too many names."""
     cdef const uint8_t* p
     cdef Slice name, value
     cdef int64_t row, first, same, found = 0
@@ -733,13 +749,14 @@ cdef int64_t split_all(
 def property_map(data, starts, sizes):
     """Splits the properties of each record, with each name once.
 
-    Returns the bounds of the records among the names, and names and values as `property_values` returns them.  Returns
-    None if a name is not ASCII, since two names that are not UTF-8 may be read as the same, and for very many names.
+    Returns where each record's names begin and end among all names, and names and values in the form of
+    `property_values`.  Returns None if a record has very many names, or if a name is not ASCII, since different names
+    that are not UTF-8 could be read as the same name.
     """
     import numpy as np
 
     cdef Slices slices = Slices((data, starts, sizes)), names = Slices(), values = Slices()
-    cdef int64_t room = slices.total // 4 + slices.count, found  # a property has three bytes, and one between two
+    cdef int64_t room = slices.total // 4 + slices.count, found  # a property has three bytes, and a separator behind
     if room > MOST_BYTES:
         return None
     names.make_room(room)
@@ -761,10 +778,10 @@ def property_map(data, starts, sizes):
 
 
 cdef inline bint go_on(uint32_t* hash, const uint8_t* p, int64_t size) noexcept nogil:
-    """Continues Java's String.hashCode; returns False for characters that are not ASCII."""
+    """Continues the String.hashCode of Java in `hash`.  Returns False if a character is not ASCII."""
     cdef const uint8_t* end = p + size
     cdef uint32_t together = 0, code = hash[0], four
-    while end - p >= 4:  # in one step, since each multiplication waits for the one before it
+    while end - p >= 4:  # four characters in one step, since each multiplication has to wait for the one before
         together |= p[0] | p[1] | p[2] | p[3]
         four = <uint32_t>p[0] * 29791 + <uint32_t>p[1] * 961 + <uint32_t>p[2] * 31 + p[3]
         code = code * 923521 + four
@@ -778,7 +795,10 @@ cdef inline bint go_on(uint32_t* hash, const uint8_t* p, int64_t size) noexcept 
 
 
 def property_hashes(data, starts, sizes, bytes name not None):
-    """Returns Java's hashCode of one property of each record, 0 without it.  Returns None if a value is not ASCII."""
+    """Returns Java's hashCode of one property of each record, and 0 for records without the property.
+
+    Returns None if a value is not ASCII.
+    """
     import numpy as np
 
     cdef Slices values = values_of((data, starts, sizes), name)
@@ -798,7 +818,7 @@ cdef struct Entries:
     int32_t* hashes
     int64_t* rows
     int64_t room
-    int64_t count  # how many there are; those that have no room are not written
+    int64_t count  # the number of entries; entries beyond `room` are counted but not written
 
 
 cdef inline bint add(Entries* entries, int64_t row, uint32_t hash, const uint8_t* p, int64_t size) noexcept nogil:
@@ -853,10 +873,11 @@ cdef bint index_all(
 
 
 def index_hashes(data, starts, sizes, codes, keys_before, tags_before):
-    """Returns (hashes, rows) of the index entries of records with these properties, as `index_keys.py` describes them.
+    """Returns the hashes of the records' index entries, and the row of each entry's record.
 
-    `codes` has the number of each record's topic; `keys_before` and `tags_before` have, for each topic, the hash of
-    what stands before a key and before tags.  Returns None if a key or tag is not ASCII.
+    `index_keys.py` describes the entries.  `codes` has the number of each record's topic.  `keys_before` and
+    `tags_before` have, for each topic, the hash of the text that stands before a key and before tags.  Returns None if
+    a key or tag is not ASCII.
     """
     import numpy as np
 
@@ -888,14 +909,14 @@ def index_hashes(data, starts, sizes, codes, keys_before, tags_before):
             return None
         if entries.count <= entries.room:
             return hashes[: entries.count], rows[: entries.count]
-        entries.room = entries.count  # a record has several keys
+        entries.room = entries.count  # records have several keys, so there are more than three entries a record
 
 
 # --- what a broker adds -----------------------------------------------------------------------------------------------
 
 
 cdef inline bint has_room(const uint8_t* data, int64_t at, int64_t end, uint32_t store_host) noexcept nogil:
-    """Returns True if the fields before a body are inside the buffer, with a store host of this length."""
+    """Returns True if the fields before the body are inside the buffer, and the store host has the length to write."""
     cdef uint32_t sys_flag
     if at < 0 or at > end or end - at < FIXED_SIZE:
         return False
@@ -916,14 +937,17 @@ cdef bint stamp_all(
     int64_t stored_size,
     bint write,
 ) noexcept nogil:
-    """Without `write`, finds the queues, and returns False if a record has no room for the stamp."""
+    """Stamps the records if `write` is set.  Otherwise only finds their queues, and checks that the stamp fits.
+
+    Returns False if the stamp does not fit into a record.
+    """
     cdef uint32_t store_host = STORE_HOST_V6 if stored_size == 28 else 0, kind
     cdef int64_t row, number, queue_offset, free = 0
     cdef uint8_t* p
     for row in range(count):
         if starts[row] < free or not has_room(data, starts[row], end, store_host):
             return False
-        free = starts[row] + MIN_SIZE  # a stamp does not reach the next record
+        free = starts[row] + MIN_SIZE  # so that a stamp cannot reach into the next record
         p = data + starts[row]
         kind = be32(p + 36) & ROLLED_BACK
         queue_offset = 0
@@ -944,9 +968,9 @@ cdef bint stamp_all(
 def stamp(
     data, starts, int64_t log_offset, dict next_offsets not None, int64_t store_timestamp, bytes store_host not None
 ):
-    """Writes the broker's fields into records that lie back to back, as `Batch.stamp` describes it.
+    """Writes the broker's fields into records that lie back to back, as `stamp` of `store/batch.py` describes.
 
-    Returns False, and changes nothing, if a record has room for a host of another length, or for very many queues.
+    Returns False, and changes nothing, if a record's store host has another length, or if there are very many queues.
     """
     cdef Buffer target = Buffer(data, 1, True), start_buffer = Buffer(starts, 8)
     cdef const int64_t* begins = <const int64_t*>start_buffer.data
@@ -972,8 +996,8 @@ def stamp(
 cdef struct Extents:
     int64_t count
     int32_t queue_ids[MANY_QUEUES]
-    int64_t firsts[MANY_QUEUES]  # queue offsets
-    int64_t ends[MANY_QUEUES]  # of its entries: at first their number, then where the next one is written
+    int64_t firsts[MANY_QUEUES]  # the queue offset of each extent's first entry
+    int64_t ends[MANY_QUEUES]  # at first the number of the extent's entries, then where the next entry is written
 
 
 cdef int64_t extents_of(
@@ -985,7 +1009,10 @@ cdef int64_t extents_of(
     int32_t* rows,
     Place* topic,
 ) noexcept nogil:
-    """Finds the extent of each record, -1 if it has no entry; returns the number of entries, or -1."""
+    """Finds the extent of each record, or -1 for a record without an entry.
+
+    Returns the number of entries, or -1 if a record is wrong or there are too many extents.
+    """
     cdef Place place
     cdef Queues queues
     cdef int64_t current[MANY_QUEUES]  # the newest extent of each queue
@@ -1032,7 +1059,7 @@ cdef bint enter_all(
     const int32_t* rows,
     uint8_t* p,
 ) noexcept nogil:
-    """Writes each record's entry where its extent goes on; returns False for tags that are not ASCII."""
+    """Writes each record's entry at the end of its extent.  Returns False if tags are not ASCII."""
     cdef Place place
     cdef Slice properties, tags
     cdef uint32_t code
@@ -1056,9 +1083,9 @@ cdef bint enter_all(
 def queue_entries(data, starts):
     """Makes the consume-queue entries of stamped records of one topic.
 
-    Returns the topic, the entries, and (queue id, queue offset, first entry, last entry + 1) for each extent of entries
-    with consecutive queue offsets.  Returns None if a record is not valid or of another topic, for tags that are not
-    ASCII, and for very many extents.
+    Entries of one queue with consecutive queue offsets form an extent.  Returns the topic, the entries, and (queue id,
+    queue offset, first entry, last entry + 1) for each extent.  Returns None if a record is not valid or of another
+    topic, if tags are not ASCII, or if there are very many extents.
     """
     import numpy as np
 
@@ -1098,16 +1125,16 @@ def queue_entries(data, starts):
 
 
 cdef struct Fields:
-    const int32_t* queue_ids  # one for each record, as in the others, or one for all records
+    const int32_t* queue_ids  # like the next three fields, one value for each record, or one for all records
     const int32_t* flags
     const int32_t* sys_flags
     const int64_t* born_timestamps
-    int64_t queue_step  # 1, or 0 for one value
+    int64_t queue_step  # 1, or 0 if there is one value for all records
     int64_t flag_step
     int64_t sys_flag_step
     int64_t born_step
     uint32_t host_flags
-    uint8_t* head  # what all records have before their bodies
+    uint8_t* head  # the bytes before the body that all records share
     int64_t head_size
     const uint8_t* topic
     int64_t topic_size
@@ -1157,12 +1184,12 @@ def encode(
     flags,
     sys_flags,
 ):
-    """As `encoding.encode`, whose arguments these are.
+    """Encodes records as `encoding.encode` does, with the same arguments.
 
     Returns None if something is too long for the format, and for lists with other objects than bytes.
 
-    `bodies` and `properties` are lists of bytes, or (offsets, data) of Arrow binary arrays.  Arrays with one element
-    are the value for all records.
+    `bodies` and `properties` are lists of bytes, or (offsets, data) of Arrow binary arrays.  An array with one element
+    has the value for all records.
     """
     import numpy as np
 

@@ -240,7 +240,7 @@ def _of_binary(header: bytes) -> Header:
         at += _INT.size
         if fields_bytes != len(header) - at:
             raise FrameError(
-                f"a binary header that announces {fields_bytes} bytes of fields, and has {len(header) - at}"
+                f"a binary header that has {len(header) - at} bytes of fields, and announces {fields_bytes}"
             )
         fields: dict[str, str] = {}
         while at < len(header):
