@@ -1,7 +1,7 @@
-"""The reference pages of the documentation site, made from the code when the site is built.
+"""Makes the reference pages of the documentation site from the code, when the site is built.
 
-`TABLES` has a function for each marker `<!-- made from the code: NAME -->` in docs/.  What the function returns takes
-the place of everything from the marker to `<!-- end -->`.
+`TABLES` has a function for each marker `<!-- made from the code: NAME -->` in docs/.  The function's result
+replaces everything from the marker to the next `<!-- end -->`.
 """
 
 import asyncio
@@ -18,7 +18,9 @@ MARKED = re.compile(r"^<!-- made from the code: (\w+) -->$.*?^<!-- end -->$", re
 
 
 def completed(text: str) -> str:
-    """The text of a page with what the code says between its markers.  KeyError: there is no such table."""
+    """Returns the text of a page, with everything between its markers replaced.  Raises KeyError if there is no table
+    of this name.
+    """
     return MARKED.sub(lambda found: TABLES[found[1]](), text)
 
 
@@ -52,7 +54,7 @@ def spark_options() -> str:
 
 
 def accepted(parse: Callable[[str], Any]) -> str:
-    """What an option accepts, as its own errors say it."""
+    """Returns a description of the values that an option accepts, in the words of its own error."""
     said = "text"
     for text in ("?", "-99999999999999999999"):
         try:
@@ -76,7 +78,7 @@ def _default(value: Any, parse: Callable[[str], Any]) -> str:
         return f"`{'+'.join(sorted(value))}`"
     if isinstance(value, tuple):
         return f"`{','.join(value)}`"
-    for word in re.findall(r"\w+", accepted(parse)):  # a word that stands for a number
+    for word in re.findall(r"\w+", accepted(parse)):  # a word that stands for a number, such as a name of it
         if not word.isdigit() and _parsed(parse, word) == value:
             return f"`{word}`"
     return f"`{value}`"
@@ -90,7 +92,7 @@ def _parsed(parse: Callable[[str], Any], text: str) -> Any:
 
 
 def _sections_of_options() -> dict[str, tuple[str, str]]:
-    """The page and the heading of the table that explains each option."""
+    """Returns, by option, the page and the heading of the table that explains it."""
     found: dict[str, tuple[str, str]] = {}
     for page in ("spark.md", "rocketmq.md"):
         heading = ""
@@ -100,7 +102,7 @@ def _sections_of_options() -> dict[str, tuple[str, str]]:
             elif line.startswith("| "):
                 for name in re.findall(r"`([\w.]+)[`=]", line.split("|")[1]):
                     found.setdefault(name, (page, heading))
-    # Options that a page explains in its text.
+    # These options are not in a table, but in the text of a page.
     found.setdefault("strictOptions", ("spark.md", "RocketSim and Spark"))
     found.setdefault("includeHeaders", ("spark.md", "Columns"))
     found.setdefault("slaveBehindWaitMs", ("spark.md", "Losses"))
@@ -172,7 +174,7 @@ def _one_line(text: str | None) -> str:
 
 
 def metrics() -> str:
-    """The metrics of a broker that is started for this, with each part that a broker may have."""
+    """Returns a table of the metrics of a broker that is started for this, with all parts that a broker can have."""
     rows = asyncio.run(_families())
     kinds = {"counter": "_total", "gauge": "", "histogram": ""}
     return table(
@@ -185,7 +187,8 @@ async def _families() -> list[tuple[str, str, str]]:
     from broker_service.config.broker_config import BrokerConfig
     from broker_service.node.app import broker
 
-    logging.getLogger("broker_service").addHandler(logging.NullHandler())  # it warns that it stops so early
+    # The broker would warn that it is stopped so soon.
+    logging.getLogger("broker_service").addHandler(logging.NullHandler())
     with tempfile.TemporaryDirectory() as folder:
         config = BrokerConfig(
             broker_name="broker-a",
@@ -208,7 +211,7 @@ async def _families() -> list[tuple[str, str, str]]:
 
 
 def python_api() -> str:
-    """Instructions for mkdocstrings, which writes what the docstrings say in their place."""
+    """Returns instructions for mkdocstrings, which replaces them with the text of the docstrings."""
     import rocketsim_client
     import rocketsim_testing
 

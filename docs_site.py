@@ -1,9 +1,9 @@
-"""Hooks of MkDocs for the documentation site (mkdocs.yml).
+"""Hooks for MkDocs, which builds the documentation site (mkdocs.yml).
 
-The documents are written for a code host, where a link may lead to any file of the checkout. The site has the documents
-only: a link to a document leads to its page, and a link to another file becomes its text.  If the text of a link is the
-name of a file, the site shows the title of the page or of the section instead.  Tables of options, keys, commands,
-metrics and names are made from the code.
+The documents are written for a code host, where a link can lead to any file of the repository. The site has only the
+documents, so a link to a document leads to its page, and a link to any other file becomes plain text.  If the words of
+a link are the name of a file, the site shows the title of the page or section in its place.  The tables of options,
+keys, commands, metrics and names are made from the code.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from mkdocs.structure.pages import Page
 from docs_reference import anchor, completed
 from tests.support.configuration_table import with_tables
 
-# Documents outside docs/, and their pages.
+# Documents outside of docs/, with the names of their pages.
 PAGES = {
     "README.md": "index.md",
     "CONTRIBUTING.md": "CONTRIBUTING.md",
@@ -28,13 +28,14 @@ PAGES = {
     "examples/README.md": "examples.md",
 }
 DOCUMENTS = {page: document for document, page in PAGES.items()}
-WIDE = ("configuration.md", "every-option.md", "every-metric.md")  # their tables need the room of the contents
+# Pages without a table of contents, because their tables are wide.
+WIDE = ("configuration.md", "every-option.md", "every-metric.md")
 MERMAID = re.compile(r"^```mermaid\n(.*?)^```$", re.M | re.S)
 LINK = re.compile(r"(!?)\[((?:[^][]|\[[^]]*\])*)\]\(([^)\s]+)\)")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Adds the documents outside docs/."""
+    """Adds the documents outside of docs/ to the site."""
     root = Path(config.docs_dir).parent
     for document, page in PAGES.items():
         files.append(File.generated(config, page, content=(root / document).read_text()))
@@ -54,7 +55,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def with_programs(text: str, folder: Path) -> str:
-    """The text with the programs to which it links behind it, because the site has no other place for them."""
+    """Returns the text followed by the programs to which it links, because the site shows them nowhere else."""
     names = re.findall(r"\]\((\w+\.py)\)", text)
     for name in names:
         text = text.replace(f"]({name})", f"](#{anchor(name)})")
@@ -62,22 +63,25 @@ def with_programs(text: str, folder: Path) -> str:
 
 
 def drawn(text: str, document: str) -> str:
-    """The text with each Mermaid diagram replaced by its committed picture.
+    """Returns the text, with each Mermaid diagram replaced by its committed picture.
 
-    The theme would load Mermaid from the network. A diagram without a picture is a broken link, which fails the build.
+    Without pictures, the theme would load Mermaid from the network. If the picture of a diagram is missing, its link is
+    broken, which makes the build fail.
     """
     return MERMAID.sub(lambda found: f"![Diagram in {document}](diagrams/{picture(found[1])})", text)
 
 
 def picture(diagram: str) -> str:
-    """The file name of a diagram's picture: a digest, so that a changed diagram needs a new picture."""
+    """Returns the file name of a diagram's picture, which is a digest of the diagram, so that a changed diagram needs a
+    new picture.
+    """
     return f"{hashlib.sha256(diagram.encode()).hexdigest()[:12]}.svg"
 
 
 def site_links(text: str, document: str, root: Path) -> str:
-    """The text of a document with links for the site; `document` is its path in the checkout.
+    """Returns the text of a document with links for the site, where `document` is its path in the repository.
 
-    A link that leads to no file stays, so that the build fails for it.
+    A link to a file that does not exist stays as it is, so that the build fails.
     """
 
     def link(found: re.Match[str]) -> str:
@@ -100,7 +104,7 @@ def site_links(text: str, document: str, root: Path) -> str:
 
 @cache
 def titles(path: Path) -> dict[str, str]:
-    """The headings of a document by their fragments; the empty fragment has the title."""
+    """Returns the headings of a document by their link fragments, with the title under the empty fragment."""
     text = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.M | re.S)
     headings = [heading.replace("`", "") for heading in re.findall(r"^#+ (.*)$", text, re.M)]
     return {anchor(heading): heading for heading in headings} | {"": headings[0]}

@@ -1,6 +1,8 @@
-"""Lets Spark find `format("rocketsim")` with no register call: it looks for `DefaultSource` in modules `pyspark_*`.
+"""Lets Spark find `format("rocketsim")` without a register call, because Spark looks for a `DefaultSource` in every
+module `pyspark_*`.
 
-One such module that fails to import disables all of them, so this one imports nothing but the class's light module.
+If one of these modules fails to import, Spark ignores all of them, so this module imports nothing but the small module
+of the class.
 """
 
 from rocketsim_source import RocketSimDataSource as DefaultSource

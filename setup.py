@@ -1,12 +1,13 @@
-"""Installs the packages.  `rocketsim_proto` and `rocketmq_v2` are inside `proto/`; `tests`, `testbed`, `benchmarks` and
-`conf` are not installed.
+"""Installs RocketSim's packages.  `rocketsim_proto` and `rocketmq_v2` are in the folder `proto/`; `tests`, `testbed`,
+`benchmarks` and `conf` are not installed.
 
-Without extras, the installation has what a producer, a pull consumer or an admin program needs.  The command with its
-servers and the Spark data source are extras.
+The installation without extras is enough for producers, pull consumers and admin programs.  The `rocketsim` command
+with its servers, and the Spark data source, need extras.
 
-`rocketsim_proto.records._kernels` is compiled if Cython, a C compiler and Python's headers are installed.  Without them
-the installation succeeds, and code in Python does the same work more slowly.  ROCKETSIM_KERNELS=python builds without
-the compiled module, and the wheel then fits every platform.  ROCKETSIM_KERNELS=compiled fails if it cannot be compiled.
+The module `rocketsim_proto.records._kernels` is compiled if Cython, a C compiler and Python's headers are installed.
+Without them the installation succeeds, too, and Python code does the same work more slowly.  ROCKETSIM_KERNELS=python
+leaves out the compiled module, and the wheel then fits every platform.  ROCKETSIM_KERNELS=compiled makes the build fail
+if the module cannot be compiled.
 """
 
 import os
@@ -18,7 +19,7 @@ from setuptools.command.build_ext import build_ext
 
 NAME = "rocketsim"
 VERSION = "0.2.0"
-HOME = "https://rocketsim.example"  # where a reader finds the repository; nobody can own a name in .example
+HOME = "https://rocketsim.example"  # stands for the address of the repository; nobody can own a name in .example
 WANTED_KERNELS = os.environ.get("ROCKETSIM_KERNELS")
 
 RECORDS = "proto/rocketsim_proto/records"
@@ -30,11 +31,13 @@ KERNELS = Extension(
     extra_compile_args=["-O2", "-g0", *os.environ.get("ROCKETSIM_KERNELS_CFLAGS", "").split()],
     optional=WANTED_KERNELS != "compiled",
 )
-KERNELS.cython_c_in_temp = True  # writes the generated C into `build`, not beside its source
+KERNELS.cython_c_in_temp = True  # writes the generated C code into `build`, not beside its source
 
 
 class BuildIfPossible(build_ext):
-    """Continues without the module after any error.  Setuptools itself continues only if the compiler fails."""
+    """Builds without the compiled module if compiling fails with any error.  Setuptools itself ignores only errors of
+    the compiler.
+    """
 
     def build_extension(self, extension):
         try:
@@ -46,7 +49,9 @@ class BuildIfPossible(build_ext):
 
 
 def description() -> str:
-    """README.md for a package index, which has no other file of the repository: links lead to this version's files."""
+    """Returns README.md for a package index, with links to this version's files, because the index has no other file of
+    the repository.
+    """
     text = (Path(__file__).parent / "README.md").read_text()
     text = re.sub(r"(!\[[^]]*\]\()(?!\w+:)", rf"\g<1>{HOME}/raw/v{VERSION}/", text)
     return re.sub(r"(\]\()(?!\w+:|#)", rf"\g<1>{HOME}/blob/v{VERSION}/", text)

@@ -1,4 +1,4 @@
-"""Benchmarks that measure RocketSim beside its alternatives in one run.  `python -m benchmarks` lists them.
+"""Benchmarks that measure RocketSim and its alternatives in the same run.  `python -m benchmarks` lists the benchmarks.
 
-The package is not installed, so it may import every other package, the code of the tests, and the peers.
+The package is never installed, so it may import every other package, the tests' code, and the peers' clients.
 """

@@ -1,6 +1,7 @@
-"""`python -m benchmarks [NAME] [--quick] [--json FILE]`: lists the benchmarks, or runs one or all and prints tables.
+"""`python -m benchmarks [NAME] [--quick] [--json FILE]`: without NAME, lists the benchmarks; with NAME, runs one or all
+and prints tables.
 
-`python -m benchmarks chart --json FILE --svg FILE` draws the figures of such a FILE.
+`python -m benchmarks chart --json FILE --svg FILE` draws a chart of the figures that such a run has written to FILE.
 """
 
 import argparse
@@ -30,12 +31,12 @@ logger = logging.getLogger(__name__)
 
 NAMES = [*BY_NAME, *GROUPS, "chart"]
 INTERRUPTED = 130  # the exit status that shells use for SIGINT
-QUIET = 0.1  # the share of the machine that others may use; with more the figures are unreliable
+QUIET = 0.1  # if other processes use a larger share of the machine than this, the figures are unreliable
 NO_VERDICT = (
     f"no verdict: the full run may judge otherwise, because the target is less than {QUICK_MARGIN * 100:.0f} % away, "
     "the rounds disagree, or the figure depends on the amount of data"
 )
-WIDTH = 120  # the width of a table in a file
+WIDTH = 120  # the width of a table that is printed to a file
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -62,13 +63,13 @@ def main(argv: list[str] | None = None) -> int:
             report, broken = run(console, one, plan, arguments.directory, keep=arguments.keep, alone=arguments.alone)
             reports.append(report)
             good = good and not broken
-        except Exception as error:  # the next benchmark may work
+        except Exception as error:  # continue, because the next benchmark may work
             good = False
             logger.exception("%s ended with an error", one.name)
             words = str(error) if isinstance(error, WrongResult) else reason(error)
             words = f"{one.name}: {words}; nothing that it measured counts"
             console.print(words, style="bold red", highlight=False, markup=False)
-        # Written after each benchmark, so that an interrupted run keeps its figures.
+        # This is written after each benchmark, so that an interrupted run keeps its figures.
         if arguments.json:
             rows = [figure.row() for each in reports for figure in each.figures]
             arguments.json.write_text(json.dumps(rows, indent=1) + "\n")
@@ -80,7 +81,7 @@ def main(argv: list[str] | None = None) -> int:
 def reason(error: Exception) -> str:
     try:
         return f"{type(error).__name__}: {error}"
-    except Exception:  # a Spark error asks the JVM for its text, and the JVM may have ended
+    except Exception:  # the text of a Spark error comes from the JVM, which may have ended
         return type(error).__name__
 
 
@@ -111,7 +112,7 @@ def parser() -> argparse.ArgumentParser:
 def run(
     console: Console, one: Benchmark, plan: Plan, directory: Path | None, *, keep: bool, alone: bool
 ) -> tuple[Report, Sequence[str]]:
-    """Runs a benchmark.  Returns its report, and our own failures after which the rest of it continued."""
+    """Runs a benchmark.  Returns its report, and the failures of RocketSim after which the benchmark continued."""
     if directory is not None:
         directory.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=f"rocketsim-bench-{one.name}-", dir=directory))
@@ -120,14 +121,14 @@ def run(
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     try:
         with ExitStack() as stack:
-            # Progress goes to standard error, because standard output, which has the table, may be a file.
+            # The progress bar goes to standard error, because standard output has the table and may be a file.
             shown = stack.enter_context(Progress(*columns, console=Console(stderr=True), transient=True))
             task = shown.add_task(one.name, total=None)
 
             def progress(done: int, total: int, what: str) -> None:
                 shown.update(task, completed=done, total=total, description=f"{one.name}: {what}")
 
-            # The parts end and the stores are verified before any figure counts.
+            # The servers end and the stores are verified at the end of this block, before any figure counts.
             with ExitStack() as parts:
                 bench = Bench(one.name, plan, folder, parts, progress, keep=keep, alone=alone)
                 one.run(bench)
@@ -161,11 +162,11 @@ def command(one: Benchmark, plan: Plan, *, alone: bool) -> str:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, _interrupt)  # so that all processes are ended that were started
+    signal.signal(signal.SIGTERM, _interrupt)  # so that all processes that were started are also ended
     try:
         status = main()
     except KeyboardInterrupt:
         status = INTERRUPTED
     sys.stdout.flush()
-    # os._exit does not wait for idle threads of libraries.
+    # Unlike a normal exit, os._exit does not wait for idle threads of libraries.
     os._exit(status)

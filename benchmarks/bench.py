@@ -1,4 +1,4 @@
-"""A benchmark while it runs: its plan, its folder, its peers, and its figures."""
+"""A running benchmark, with its plan, its folder, its peers, and its figures."""
 
 import logging
 import time
@@ -17,16 +17,16 @@ T = TypeVar("T")
 
 
 class Unavailable(Exception):
-    """A peer cannot be fetched or does not start; the message has the reason."""
+    """A peer cannot be fetched or does not start, for the reason in the message."""
 
 
 class WrongResult(Exception):
-    """Wrong data were moved, or the CPU was shared unevenly, so no figure of the run counts."""
+    """No figure of the run counts, because wrong data were moved, or the CPU was shared unevenly."""
 
 
 @runtime_checkable
 class Sleeper(Protocol):
-    """A peer whose processes are stopped between its runs, because they use CPU when idle.  A request wakes it."""
+    """A peer whose processes are stopped while others run, because they use CPU even when idle.  A request wakes it."""
 
     def sleep(self) -> None: ...
 
@@ -34,9 +34,10 @@ class Sleeper(Protocol):
 
 
 class Bench:
-    """One benchmark.  Before every run it calls `progress(done, all, what)`.  `broken` lists our own failures.
+    """One benchmark.  The function `progress(done, all, what)` is called before every run.  `broken` lists the failures
+    of RocketSim itself.
 
-    With `alone` no peer is started, and each is `Missing`.
+    With `alone` no peer is started, and each peer is `Missing`.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class Bench:
         self._sleepers: list[Sleeper] = []
 
     def enter(self, part: AbstractContextManager[T]) -> T:
-        """Enters a context, which is left when the current `section` or the benchmark ends."""
+        """Enters a context, which ends with the current `section` or, outside of a section, with the benchmark."""
         entered = self._stack.enter_context(part)
         if isinstance(entered, Sleeper):
             self._sleepers.append(entered)
@@ -73,7 +74,7 @@ class Bench:
 
     @contextmanager
     def section(self) -> Iterator[None]:
-        """Leaves at its end the contexts entered in it, so that idle processes do not disturb the next section."""
+        """Ends all contexts that were entered in this block, so that idle processes do not disturb what follows."""
         with ExitStack() as parts:
             outer, self._stack = self._stack, parts
             try:
@@ -105,9 +106,9 @@ class Bench:
     def contest(
         self, contestants: Mapping[str, Contestant | Missing], what: str = "", plan: Plan | None = None
     ) -> Results:
-        """Runs the contestants in turns; a peer sleeps while others run.
+        """Runs the contestants in turns, and stops the peers that are not running.
 
-        A contestant that raises `Unavailable` has no result.
+        A contestant that raises `Unavailable` gets no result.
         """
         with self._asleep():
             return self._contest(contestants, what, plan or self.plan)
@@ -146,7 +147,7 @@ class Bench:
             if number >= 0:
                 results.add(name, sample)
                 used.setdefault(name, []).append((spent, messages_of(sample)))
-        same_scheduler()  # a second time: Spark's workers start with the first run
+        same_scheduler()  # a second time, because Spark's workers start only with the first run
         self._progress(len(order), len(order), what)
         self.cpu += [f"{what} {name}: {cpu.line(runs)}".strip() for name, runs in used.items() if results.has(name)]
         logger.info("%s: %s took %.0f s", self.name, what or "the runs", time.monotonic() - begun)
@@ -164,11 +165,11 @@ class Bench:
         by_amount: bool = False,
         in_full: tuple[Series | Missing, Series | Missing | None] | None = None,
     ) -> None:
-        """Adds a line to the table.  If the contestant failed, there is no line, and the exit status is 1.
+        """Adds a line to the table.  If RocketSim itself has failed, there is no line, and the exit status is 1.
 
-        With `by_amount` the figure depends on the amount of data, so a plan with less data gives no verdict. `in_full`
-        has both series as predicted for the full plan's amount of data (`with_full_rate`).  The figure has a verdict
-        only if the predicted series give the same verdict.
+        With `by_amount` the figure depends on the amount of data, so a plan with less data than the full plan gives no
+        verdict. `in_full` has the two series as they are predicted for the full plan's amount of data
+        (`with_full_rate`).  If the predicted series would get another verdict, the figure has no verdict.
         """
         if isinstance(series, Missing):
             self.broken.append(f"{name}: {series.why}")
@@ -183,7 +184,7 @@ def brief(sample: Sample) -> str:
 
 
 def messages_of(sample: Sample) -> float | None:
-    """Returns the number of messages that a run moved, if its sample has it."""
+    """Returns how many messages a run moved, or None if its sample does not say this."""
     if "messages" in sample:
         return sample["messages"]
     return sample["rate"] * sample["seconds"] if "rate" in sample and "seconds" in sample else None
@@ -196,6 +197,6 @@ def same_scheduler() -> None:
 
 
 def must_be(what: str, found: object, wanted: object) -> None:
-    """Raises `WrongResult` unless the counts and checksums that were found are the expected ones."""
+    """Raises `WrongResult` unless what was found, such as a count or a checksum, is what was expected."""
     if found != wanted:
         raise WrongResult(f"{what}: {found}, not {wanted}")

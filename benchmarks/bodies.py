@@ -1,4 +1,4 @@
-"""Makes the message bodies that RocketSim and all peers move: a number of 20 digits, then filler.
+"""Makes the message bodies that RocketSim and all peers send: a number of 20 digits, and then filler.
 
 0        20                     size
 | number | xxxxxxxxxxxxxxxxxxxx |
@@ -15,7 +15,7 @@ RECORD_CRC = 0x7FFFFFFF  # the bits of a CRC-32 that RocketMQ keeps in a record
 
 
 def bodies(start: int, count: int, size: int) -> Any:
-    """Makes an Arrow array with the bodies of `count` numbers from `start` on."""
+    """Makes an Arrow array of `count` bodies, whose numbers begin with `start`."""
     if size < DIGITS:
         raise ValueError(f"bodies of {size} bytes have no room for a number")
     filled = np.full((count, size), ord("x"), np.uint8)
@@ -30,7 +30,7 @@ def bodies(start: int, count: int, size: int) -> Any:
 def checksum(start: int, count: int, size: int, mask: int = 0xFFFFFFFF) -> int:
     """Returns the sum of the bodies' CRC-32 values, which does not depend on their order.
 
-    Records keep only 31 bits of a CRC, which `mask` selects.
+    The stored records keep only 31 bits of each CRC, which `mask` selects.
     """
     step = 100_000
     total = 0
@@ -40,5 +40,5 @@ def checksum(start: int, count: int, size: int, mask: int = 0xFFFFFFFF) -> int:
 
 
 def spark_expression(size: int, name: str) -> str:
-    """Returns a Spark SQL expression that makes the same bodies from the column `id`."""
+    """Returns a Spark SQL expression that makes the same bodies, with the numbers of the column `id`."""
     return f"cast(concat(lpad(cast(id as string), {DIGITS}, '0'), repeat('x', {size - DIGITS})) as binary) as {name}"

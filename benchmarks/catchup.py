@@ -1,4 +1,6 @@
-"""P10 measures how fast an empty slave copies the complete log, and how far a slave is behind at half load."""
+"""P10 measures how fast an empty slave copies the complete log, and how far a slave is behind its master at half
+load.
+"""
 
 import shutil
 import signal
@@ -26,7 +28,7 @@ def run(bench: Bench) -> None:
     with bench.section():
         results = bench.contest(
             {"ours": ours(bench, count), "RocketMQ": bench.peer("RocketMQ", lambda: theirs(bench, count))},
-            plan=bench.plan.again(),  # an empty slave starts anew in each run
+            plan=bench.plan.again(),  # no warm-up is needed, because each run starts an empty slave
         )
     bench.report(
         f"catch-up of an empty slave, {count:,} x 1 KiB",
@@ -51,7 +53,7 @@ def ours(bench: Bench, count: int) -> Contestant:
     slave = processes.broker(BROKER, 1, one.name_server, **SIZES)
 
     def catch_up() -> Sample:
-        """Measures the time from the slave's first appearance at the master to its last acknowledgement."""
+        """Measures the time from when the master first lists the slave until the slave has acknowledged everything."""
         slave.launch()
         first: tuple[float, int] | None = None
         deadline = time.monotonic() + LIMIT_S
@@ -76,8 +78,8 @@ def ours(bench: Bench, count: int) -> Contestant:
 
 
 def theirs(bench: Bench, count: int) -> Contestant | Missing:
-    """Measures RocketMQ's slave.  An empty one copies only the newest file, so each run starts with a slave that has
-    1,000 messages.
+    """Measures RocketMQ's slave.  An empty slave of RocketMQ copies only the newest file, so each run starts with a
+    slave that already has 1,000 messages.
     """
     folder = bench.folder / "rocketmq"
     peer = bench.peer("RocketMQ", lambda: bench.enter(rocketmq.running(folder, pair=True)))
@@ -94,15 +96,16 @@ def theirs(bench: Bench, count: int) -> Contestant | Missing:
     peer.ask("fill", topic="catchup", size=BODY, count=count)
 
     def catch_up() -> Sample:
-        # Sparse files stay sparse: zeros written back to the disk would disturb the measurement.
+        # Sparse files must stay sparse, because writing their zeros to the disk would disturb the measurement.
         subprocess.run(["cp", "-a", "--sparse=always", beginning, store], check=True)
         with peer.awake():
             end = peer.ask("ha", broker=peer.address)["end"]
             slave.start()
             answer = peer.ask("await", broker=peer.address, offset=end)
-            slave.end(signal.SIGKILL)  # its store is not needed any more
+            slave.end(signal.SIGKILL)  # with SIGKILL, because the slave's store is not needed any more
         shutil.rmtree(store)
-        if answer["bytes"] < end / 2:  # our slave copies the whole log, so a part cannot be compared
+        # Our slave copies the whole log, so a slave that copies only a part cannot be compared.
+        if answer["bytes"] < end / 2:
             raise Unavailable(
                 f"RocketMQ's slave copied only {answer['bytes']:,} of {end:,} bytes while it was measured"
             )
@@ -115,14 +118,16 @@ def theirs(bench: Bench, count: int) -> Contestant | Missing:
 
 
 def lag(bench: Bench) -> None:
-    """Measures the lag at half of the rate that one process reaches, with `send_async` or RocketMQ's 64 threads."""
+    """Measures how far the slave is behind at half of one sending process's full rate, with `send_async` or RocketMQ's
+    64 threads.
+    """
     every: dict[str, Contestant | Missing] = {
         "ours": our_lag(bench),
         "RocketMQ": bench.peer("RocketMQ", lambda: their_lag(bench)),
     }
     results = bench.contest(
         every, "lag,", bench.plan.again()
-    )  # both are warm, because their full load was measured before
+    )  # both are already warm, because their full load was measured before
     bench.report(
         f"replication lag at half load, 1 KiB, a look every {LOOK_S * 1000:g} ms: p99",
         "ms",
@@ -166,15 +171,16 @@ def lag_seconds(bench: Bench) -> int:
 
 
 class Lag(Sampler):
-    """Samples the lag: for how many seconds the slave has lacked bytes of the master's log.
+    """Measures the lag periodically: the time in seconds for which the slave has lacked bytes of the master's log.
 
-    The lag is measured from the last sample whose log end the slave has now, so it is never too small.
+    The lag is measured from the last sample whose log end the slave has reached, so it is never too small.
     """
 
     def __init__(self, one: OurCluster) -> None:
         super().__init__(LOOK_S)
         self._one = one
-        self._behind: deque[tuple[float, int]] = deque()  # (time, log end): samples whose end the slave lacks
+        # Samples (time, log end) whose log end the slave has not reached yet.
+        self._behind: deque[tuple[float, int]] = deque()
         self._covered = time.perf_counter()
         self.lags_ms: list[float] = []
 

@@ -1,6 +1,7 @@
-"""Draws the chart of docs/performance.md from the rows of `--json`: our figure, the peer's and the ceiling.
+"""Draws the chart of docs/performance.md from the rows that `--json` has written: our figure, the peer's, and the
+ceiling.
 
-Figures are multiples of the peer's on a logarithmic axis, so that half and twice are equally far from the peer.
+The figures are shown as multiples of the peer's on a logarithmic axis, so that half and twice are equally far from 1.
 """
 
 import math
@@ -14,9 +15,10 @@ Row = Mapping[str, Any]
 
 
 class Line(NamedTuple):
-    """One line of the chart.
+    """Describes one line of the chart.
 
-    `ceiling` names references of `figure`, or of `ceiling_figure` if it is given; a run has one of these references.
+    `ceiling` lists names of references, of which a run has measured one, either for `figure` or for `ceiling_figure` if
+    this is given.
     """
 
     label: str
@@ -29,7 +31,8 @@ class Line(NamedTuple):
 
 _KAFKA, _TUNED, _NULL = "Kafka source", "Kafka source, tuned", ("null Arrow source",)
 _JAVA = "RocketMQ's Java producer, 64 threads"
-_RAW = ("raw Unix socket, frames of 1 MiB", "raw gRPC stream of 1 MiB")  # files from before sockets have the second one
+# The second name is that in files from before pulls over sockets.
+_RAW = ("raw Unix socket, frames of 1 MiB", "raw gRPC stream of 1 MiB")
 _BATCH = "RocketMQ's Java batch of 500, 16 threads"
 _CONFLUENT = "confluent-kafka consume(10000), tuned"
 _WITH_SLAVE = "ASYNC_MASTER pair, 100 B"
@@ -62,7 +65,7 @@ BETTER, WORSE, INK, PALE = "#2f7d4f", "#b4552d", "#555", "#bbb"
 
 
 class Bar(NamedTuple):
-    """Our figure and the ceiling as multiples of the peer's; more is better."""
+    """Our figure and the ceiling as multiples of the peer's figure, so that more is better."""
 
     label: str
     ours: float
@@ -71,9 +74,9 @@ class Bar(NamedTuple):
 
 
 def bars(rows: Sequence[Row]) -> list[Bar]:
-    """Returns the bars of those LINES that were measured.
+    """Returns the bars for those of LINES that were measured.
 
-    A figure matches if it begins with the text in the Line, because a size may follow.
+    A measured figure matches a line if its name begins with the line's text, because the name may go on with a size.
     """
     found = []
     for line in LINES:
@@ -94,7 +97,7 @@ def _row(rows: Sequence[Row], figure: str, references: tuple[str, ...]) -> Row |
 
 
 def svg(rows: Sequence[Row], title: str = "RocketSim beside what you would take instead") -> str:
-    """Draws the chart.  Raises ValueError if none of the figures in LINES was measured."""
+    """Draws the chart.  Raises ValueError if no figure in LINES was measured."""
     drawn = bars(rows)
     if not drawn:
         raise ValueError("none of these figures is one that the chart shows")
@@ -141,6 +144,6 @@ def _bar(bar: Bar, top: float) -> Iterator[str]:
 
 
 def _x(times: float) -> float:
-    """Returns the x coordinate; values beyond an end of the axis are drawn at that end."""
+    """Returns the x coordinate of a multiple; a multiple beyond an end of the axis is drawn at that end."""
     share = math.log(min(max(times, LEAST), MOST) / LEAST) / math.log(MOST / LEAST)
     return LABEL + share * (WIDTH - LABEL - VALUES)

@@ -1,4 +1,4 @@
-"""Starts the RocketSim cluster of a benchmark: name server and brokers, with log files as large as the peer's."""
+"""Starts RocketSim's cluster for a benchmark: a name server and brokers, whose log files are as large as the peer's."""
 
 import shutil
 from collections.abc import Iterator, Mapping
@@ -18,21 +18,21 @@ from testbed.polling import wait_until
 from testbed.processes import Processes, ServerProcess
 
 BROKER = "broker-a"
-FILE_SIZE = 256 << 20  # the same as for RocketMQ's broker
-ADMIN_TIMEOUT_S = 60.0  # time-out of a call; long, because the machine may be busy
+FILE_SIZE = 256 << 20  # as large as those of RocketMQ's broker
+ADMIN_TIMEOUT_S = 60.0  # time-out of an admin call, which is long because the machine may be busy
 SIZES = {
     "mappedFileSizeCommitLog": FILE_SIZE,
-    # RocketMQ's defaults, not those of the tests
+    # these three are RocketMQ's defaults, because the tests' defaults are smaller
     "mappedFileSizeConsumeQueue": 6_000_000,
     "maxHashSlotNum": 5_000_000,
     "maxIndexNum": 20_000_000,
 }
-# Time-outs are long, so that a busy machine does not fail a run.  RocketMQ's broker has the same time-outs.
+# These time-outs are long, so that a busy machine does not make a run fail.  RocketMQ's broker gets the same time-outs.
 PATIENCE = {"slaveTimeout": 60_000, "syncFlushTimeout": 60_000}
 
 
 class OurCluster:
-    """One broker, or a pair, with a load driver beside it."""
+    """RocketSim's cluster: one broker or a pair, and the load process that sends to it and reads from it."""
 
     def __init__(
         self, name_server: ServerProcess, master: ServerProcess, slave: ServerProcess | None, load: Driver, title: str
@@ -66,7 +66,7 @@ class OurCluster:
             return False
 
     def fill(self, topic: str, count: int, size: int, queues: int = 4) -> str:
-        """Creates a topic and fills it with the bodies 0 to `count`."""
+        """Creates a topic and sends it the bodies with the numbers from 0 to `count`."""
         self.topic(topic, queues)
         must_be(
             f"messages sent to {topic}", self.load.ask("fill", topic=topic, count=count, size=size)["messages"], count
@@ -79,7 +79,9 @@ class OurCluster:
         return sum(found.max_offset - found.min_offset for found in bounds.values())
 
     def stored_at_least(self, topic: str, acknowledged: int) -> None:
-        """Checks that all acknowledged messages are stored, and no more than retries may add."""
+        """Checks that all acknowledged messages are stored.  More are allowed, because a retry can store a message
+        twice.
+        """
         self._stored[topic] = self._stored.get(topic, 0) + acknowledged
         found = self.count(topic)
         if found < self._stored[topic]:
@@ -90,7 +92,7 @@ class OurCluster:
         wait_until(lambda: self.slave_behind() == 0, "the slave to have everything")
 
     def slave_behind(self) -> int | None:
-        """Returns the slave's lag in bytes; None while no slave is in sync."""
+        """Returns how many bytes the slave is behind, or None if no slave is in sync."""
         try:
             (status,) = self.admin.ha_status(broker_addr=self.master.address)
         except RocketSimError:
@@ -98,7 +100,7 @@ class OurCluster:
         return next((slave.diff_bytes for slave in status.slaves if slave.in_sync), None)
 
     def syncs(self) -> int:
-        """Returns how many fdatasyncs a counting master has made so far."""
+        """Returns how many fdatasyncs the master has made so far, if the master runs as counting_broker.py."""
         return int.from_bytes((self.master.folder / "fdatasyncs").read_bytes(), "little")
 
     def close(self) -> None:
@@ -108,7 +110,9 @@ class OurCluster:
                 process.stop()
 
     def verify(self, *, side_by_side: bool) -> None:
-        """Verifies the stores after the brokers' end; with `side_by_side` in two processes, faster for large ones."""
+        """Verifies the stores after the brokers have ended.  With `side_by_side` two processes do this, which is faster
+        for large stores.
+        """
         if self.slave is None or not side_by_side:
             for server in filter(None, (self.master, self.slave)):
                 verify_store(server.store)
@@ -133,10 +137,10 @@ def running(
     keys: Mapping[str, object] | None = None,
     namesrv: Mapping[str, Any] | None = None,
 ) -> Iterator[OurCluster]:
-    """Starts a cluster.  `keys` configure master and slave, `namesrv` configures the name server, and `module` is the
-    Python module that the brokers run.
+    """Starts a cluster.  `keys` is the configuration of master and slave, `namesrv` that of the name server, and
+    `module` is the Python module that the brokers run.
 
-    The stores are verified at the end, unless the block raises.
+    The stores are verified at the end of the block, unless it raises.
     """
     bench.doing(f"starting {title}")
     folder = bench.folder / title
@@ -164,7 +168,7 @@ def running(
         bench.doing(f"verifying the store of {title}")
         ours.verify(side_by_side=bench.plan is not SMOKE)
     if not bench.keep:
-        shutil.rmtree(folder)  # deleted at once, because the next cluster needs the disk space
+        shutil.rmtree(folder)  # deleted now, because the next cluster needs the disk space
 
 
 def modes(sync: bool, flush: bool) -> dict[str, object]:

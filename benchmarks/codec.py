@@ -1,10 +1,10 @@
-"""Measures the CPU time of each step of the record codec, with the compiled module and with the code in Python.
+"""Measures the CPU time of each step of the record codec, once with the compiled module and once with plain Python.
 
     python -m benchmarks.codec [--rounds 7] [--sizes 100,1024] [--counts 1,4,32,512,4096]
 
-Both codecs run in turn in one process, each step is measured by the process's CPU time, and the best round counts, so
-that other work on the machine disturbs little.  The output is a table of microseconds a row.  Steps whose name begins
-with "…" need the columns of a walk, and their figures include it.
+Both codecs run alternately in one process.  Each step is measured by the CPU time of this process, and the best round
+counts, so that other work on the machine has little influence.  The output is a table of microseconds per row.  A step
+whose name begins with "…" needs the columns of a walk through the records, and its figure includes this walk.
 """
 
 import argparse
@@ -25,11 +25,11 @@ from broker_service.store.log_scanner import walk
 
 LIMITS = FrameLimits(max_message_size=4 << 20, log_file_size=1 << 30, store_host_size=8)
 HOST = bytes(8)
-_LONG_ENOUGH_S = 0.02  # of CPU time in a round
+_LONG_ENOUGH_S = 0.02  # CPU seconds that a step must take in a round, so that they can be measured
 
 
 def steps(size: int, count: int) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Yields (name, step) for a frame of `count` messages with bodies of `size` bytes."""
+    """Yields each step's name and function, for a frame of `count` messages whose bodies have `size` bytes."""
     bodies = [np.random.default_rng(number).bytes(size) for number in range(count)]
     properties = [
         record.encode_properties({"TAGS": f"Tag{number % 4}", "KEYS": f"key-{number:08}", "UNIQ_KEY": f"{number:032X}"})
@@ -82,7 +82,7 @@ def seconds_of(step: Callable[[], Any], times: int) -> float:
 
 
 def times_of(step: Callable[[], Any]) -> int:
-    """Returns how often a step is repeated in one round, so that its CPU time can be measured."""
+    """Returns how often a step must be repeated in a round, so that its CPU time can be measured."""
     times = 1
     while seconds_of(step, times) < _LONG_ENOUGH_S:
         times *= 2
@@ -90,7 +90,7 @@ def times_of(step: Callable[[], Any]) -> int:
 
 
 def measure(size: int, count: int, rounds: int) -> Iterator[tuple[str, dict[str, float]]]:
-    """Yields each step's name and its microseconds a row, by codec."""
+    """Yields the name of each step, and by codec its microseconds per row."""
     ways = {"compiled": kernels.compiled, "python": None}
     if ways["compiled"] is None:
         del ways["compiled"]

@@ -1,4 +1,4 @@
-"""P15 measures how long a put takes while another client reads a backlog that is not in the page cache."""
+"""P15 measures how long a put takes while another client reads a backlog that must come from the disk."""
 
 import os
 import threading
@@ -14,8 +14,8 @@ from benchmarks.driver import Driver, python_driver
 
 BODY = 1024
 A_RECORD = BODY + 130
-RATE = 500  # puts a second, few enough that only their latency is measured
-COLD = 0.5  # the share of the bytes read that must come from the disk
+RATE = 500  # puts a second: so few that only their latency is measured
+COLD = 0.5  # at least this share of the bytes read must come from the disk
 
 
 def run(bench: Bench) -> None:
@@ -35,7 +35,7 @@ def run(bench: Bench) -> None:
         return answer
 
     def ready() -> None:
-        """Connects again before either measurement, so that no put's time includes it."""
+        """Lets both clients connect again before each measurement, so that no put's time includes this."""
         make_cold(one)
         puts()
         reader.ask("pull_columns", topic="backlog", limit=1000)
@@ -71,8 +71,8 @@ def run(bench: Bench) -> None:
 
 @contextmanager
 def reading(reader: Driver, count: int) -> Iterator[Callable[[], bool]]:
-    """Reads the backlog as fast as possible, to its end or until the block ends.  Yields a function that tells whether
-    the reading still goes on.
+    """Reads the backlog as fast as possible while the block runs, and to its end.  Yields a function that returns True
+    while the backlog is still being read.
     """
     answers: list[object] = []
 
@@ -92,7 +92,9 @@ def reading(reader: Driver, count: int) -> Iterator[Callable[[], bool]]:
 
 
 def make_cold(one: OurCluster) -> None:
-    """Restarts the broker, because mapped pages stay in memory, and drops the log's pages from the page cache."""
+    """Stops and starts the broker, because its mapped pages stay in memory, and drops the log's pages from the page
+    cache.
+    """
     one.master.stop()
     for path in (one.master.store / "commitlog").iterdir():
         forget(path)
@@ -103,14 +105,14 @@ def make_cold(one: OurCluster) -> None:
 def forget(path: Path) -> None:
     file = os.open(path, os.O_RDONLY)
     try:
-        os.fdatasync(file)  # pages that are not written back cannot be dropped
+        os.fdatasync(file)  # pages that are not written to the disk yet cannot be dropped
         os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
     finally:
         os.close(file)
 
 
 def read_from_disk(pid: int) -> int:
-    """Returns how many bytes the kernel has read from the disk for a process; Linux only."""
+    """Returns how many bytes the kernel has read from the disk for a process, which only Linux counts."""
     for line in Path(f"/proc/{pid}/io").read_text().splitlines():
         if line.startswith("read_bytes:"):
             return int(line.split()[1])

@@ -1,7 +1,8 @@
-"""P16 measures what pending timers, deliveries under way and groups cost a broker, and retention with pending timers.
+"""P16 measures what pending work (timers, deliveries under way, groups) costs a broker, and how log files with pending
+timers expire.
 
-Two brokers have the same messages, and one of them also has pending work.  If both brokers cost the same, costs grow
-only with the work that is due.  The benchmark has no peers.
+Two brokers store the same messages, and one of them also has the pending work.  If both brokers cost the same, pending
+work costs nothing before it is due.  There are no peers to compare with.
 """
 
 import time
@@ -32,10 +33,11 @@ from testbed.real_rocketmq import free_port
 SIZE = 100
 QUEUES = 4
 THREADS = 8
-WORK, DUE = "work", "due"  # topics of pops, and of timers that come due
-FAR_MS, SPREAD_MS = 2 * 86_400_000, 40_000_000  # due times so far away that no timer comes due in a run
+WORK, DUE = "work", "due"  # the topic for pops, and the topic for timers that come due during a run
+# Due times that lie so far in the future that no timer comes due in a run.
+FAR_MS, SPREAD_MS = 2 * 86_400_000, 40_000_000
 TIMERS_AT_ONCE = 2_000
-SENDS_A_SECOND = 500  # so that timers are due only after all are sent
+SENDS_A_SECOND = 500  # a low estimate, so that timers come due only after all of them are sent
 KEYS = {"maxUnderWayPerGroup": 200_000}
 TIMERS = "rocketsim_timers"
 FILE = 8 << 20
@@ -45,7 +47,8 @@ EXPIRED_S = 1800.0
 class Pending(NamedTuple):
     """A kind of pending work.
 
-    `load` makes the work, and `check` raises unless the broker has it.  `other` stores as many messages without it.
+    `load` makes the pending work on a broker, and `check` raises unless the broker has this work.  `other` stores as
+    many messages on the other broker, without the pending work.
     """
 
     topic: str
@@ -81,7 +84,9 @@ def timers(bench: Bench) -> Pending:
 
 
 def store_timers(one: OurCluster, topic: str, count: int) -> None:
-    """Writes timers into the store of the stopped broker, since a client would make a call for each, for minutes."""
+    """Stops the broker and writes timers into its store, because sending each of them with a call would take
+    minutes.
+    """
     one.master.stop()
     file_size = int(str(one.master.keys["mappedFileSizeCommitLog"]))
     store = MessageStore.open(StoreConfig(root=one.master.store, mapped_file_size_commit_log=file_size), now_ms())
@@ -155,7 +160,7 @@ def work(bench: Bench) -> int:
 
 
 def compare(bench: Bench, brokers: Mapping[str, OurCluster], pending: Pending) -> None:
-    """Compares memory, rates and starts of a broker with the pending work and of one without."""
+    """Compares the broker with the pending work to the broker without it: memory, rates and starts."""
     for name, one in brokers.items():
         one.topic(pending.topic, QUEUES)
         bench.doing(f"{pending.what}: storing {'them' if name == 'with' else 'as many messages'}")
@@ -182,18 +187,18 @@ def pops(bench: Bench, one: OurCluster) -> Sample:
 
 
 def deliver(bench: Bench, one: OurCluster) -> Sample:
-    """Measures the time from the second in which timers are due until all timers are in their topic."""
+    """Measures the time from the second in which timers come due until all their messages are in their topic."""
     count = bench.plan.pick(5_000, 2_500, 500)
     after_s = 2 + count // SENDS_A_SECOND
     while (seconds := delivery_s(one, count, after_s)) is None:
-        after_s *= 2  # the first timers were due before the last ones were sent
+        after_s *= 2  # try again, because the first timers came due before the last ones were sent
     return {"messages": count, "seconds": seconds, "rate": count / seconds}
 
 
 def delivery_s(one: OurCluster, count: int, after_s: int) -> float | None:
-    """Returns how long the broker takes to deliver timers that are due in `after_s` seconds.
+    """Returns how long the broker takes to deliver timers that come due `after_s` seconds from now.
 
-    Returns None if sending the timers takes longer than `after_s`.
+    Returns None if sending the timers has taken longer than this.
     """
     before = one.count(DUE)
     due_s = one.load.ask("timers", topic=DUE, count=count, size=SIZE, after_s=after_s, spread_s=1)["first_s"]
@@ -207,7 +212,7 @@ def starts(bench: Bench, pending: Pending, brokers: Mapping[str, OurCluster]) ->
     results = bench.contest(
         {name: partial(start, one, work(bench)) for name, one in brokers.items()},
         f"starts with {pending.what},",
-        bench.plan.again(),  # no warm-up, because each start is cold
+        bench.plan.again(),  # no warm-up is needed, because each start is cold
     )
     pending.check(brokers["with"])
     name = f"a start after SIGKILL with {pending.what}"
@@ -229,7 +234,9 @@ def start(one: OurCluster, count: int) -> Sample:
 
 
 def retention(bench: Bench) -> None:
-    """Measures how log files with pending timers expire: the timers are appended again, and the files are deleted."""
+    """Measures how log files with pending timers expire, for which the broker appends the timers again and deletes the
+    files.
+    """
     count = bench.plan.pick(100_000, 20_000, 1_000)
     hours = ";".join(map(str, range(24)))
     keys = {"mappedFileSizeCommitLog": FILE, "deleteWhen": hours, "metricsPort": free_port()}
@@ -238,7 +245,7 @@ def retention(bench: Bench) -> None:
     begin = log(one, "Max")
     store_timers(one, "timers", count)
     end = log(one, "Max")
-    one.fill("filler", (FILE >> 12) + 1, 4096)  # fills the last file with timers
+    one.fill("filler", (FILE >> 12) + 1, 4096)  # so many messages that the file with the last timers is full
     filled, used, begun = log(one, "Max"), cpu_seconds(one), time.perf_counter()
     bench.doing("expiring log files")
     one.admin.update_broker_config({"fileReservedTime": "0"}, broker_addr=one.master.address)
@@ -262,7 +269,7 @@ def cpu_seconds(one: OurCluster) -> float:
 
 
 def await_metric(one: OurCluster, name: str, wanted: int) -> None:
-    """Waits until the metric has this value, since a metric may be older than what it measures."""
+    """Waits until the metric has this value, because a metric may be older than what it shows."""
     wait_until(lambda: metric(one, name) == wanted, f"{name} to be {wanted}")
 
 

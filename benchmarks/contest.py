@@ -1,4 +1,6 @@
-"""Orders the runs: every contestant runs once per round, so that slow changes of the machine affect all."""
+"""Orders the runs: each round runs every contestant once, so that slow changes of the machine affect all contestants
+equally.
+"""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -10,13 +12,13 @@ T = TypeVar("T")
 Sample = Mapping[str, float]
 Contestant = Callable[[], Sample]
 
-STILL_WARMING = 1.05  # a warm-up is followed by another one if it is faster than the best before it by this factor
+STILL_WARMING = 1.05  # if a warm-up is faster than the best one before by this factor, another one follows
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The amount of data and the number of runs.  A `quick` run gives a verdict only if a `full` run would give the
-    same verdict.
+    """How much data a benchmark moves, and how many rounds it runs.  A `quick` plan gives a verdict only if the `full`
+    plan would give the same one.
     """
 
     name: str
@@ -28,8 +30,8 @@ class Plan:
         return {"full": full, "quick": quick, "smoke": smoke}[self.name]
 
     def again(self) -> "Plan":
-        """Returns the plan for contestants that are warm already, or that start anew in each run.  Only the plan `full`
-        still has a warm-up.
+        """Returns the plan for contestants that need no warm-up, because they are warm already or start anew in each
+        run.  The `full` plan keeps its warm-up even then.
         """
         return replace(self, warm_up=self.pick(self.warm_up, 0, 0))
 
@@ -40,9 +42,9 @@ SMOKE = Plan("smoke", rounds=1, warm_up=0, sizes=(100,))
 
 
 def schedule(names: list[str], plan: Plan) -> Iterator[tuple[int, str]]:
-    """Yields (round, contestant).  Rounds below 0 are warm-ups.
+    """Yields pairs (round, contestant) in the order of the runs.  Rounds with a negative number are warm-ups.
 
-    Every second round has the reverse order, so that no contestant always follows the same one.
+    Every second round runs in reverse order, so that no contestant always follows the same other one.
     """
     for number in range(-plan.warm_up, plan.rounds):
         for name in names if number % 2 == 0 else reversed(names):
@@ -50,9 +52,10 @@ def schedule(names: list[str], plan: Plan) -> Iterator[tuple[int, str]]:
 
 
 def warmed_up(run: Contestant, seconds: float) -> float:
-    """Runs for at least `seconds`, and until a run is hardly faster than the best before it; returns the best rate.
+    """Repeats `run` for at least `seconds`, and then until it is hardly faster than the best run before; returns the
+    best rate.
 
-    The minimum time is needed because a JVM that compiles is slower for a second or two, several times.
+    The minimum time is needed because a JVM is slower whenever it compiles, for a second or two, several times.
     """
     best = spent = 0.0
     while True:
@@ -64,9 +67,9 @@ def warmed_up(run: Contestant, seconds: float) -> float:
 
 
 def with_full_rate(sample: Sample, start_s: float, times: float) -> Sample:
-    """Adds `full_rate`, the rate that is predicted for `times` as much data.
+    """Adds `full_rate` to a sample: the rate that is predicted for `times` as much data.
 
-    The first `start_s` seconds of a run are its start, which takes no longer with more data.
+    The first `start_s` seconds of a run are its start, which does not grow with the amount of data.
     """
     start_s = min(start_s, sample["seconds"])
     in_full = start_s + (sample["seconds"] - start_s) * times
@@ -74,7 +77,7 @@ def with_full_rate(sample: Sample, start_s: float, times: float) -> Sample:
 
 
 class Results:
-    """The counted samples of each contestant, and the reasons why others have none."""
+    """The samples of each contestant from counted rounds, and the reasons why some contestants have none."""
 
     def __init__(self, missing: Mapping[str, Missing]) -> None:
         self._samples: dict[str, list[Sample]] = {}
@@ -84,7 +87,7 @@ class Results:
         self._samples.setdefault(name, []).append(sample)
 
     def fail(self, name: str, why: str) -> None:
-        """Removes the results of a contestant that failed, earlier ones included."""
+        """Removes all results of a contestant that has failed, even those of earlier rounds."""
         self._samples.pop(name, None)
         self._missing[name] = Missing(why)
 

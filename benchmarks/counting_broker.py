@@ -1,4 +1,5 @@
-"""A broker that counts its fdatasyncs in the file `fdatasyncs` beside its configuration (8 bytes, little-endian).
+"""A broker that writes the number of its fdatasyncs to the file `fdatasyncs` beside its configuration file (8 bytes,
+little-endian).
 
 Start `python -m benchmarks.counting_broker broker -c FILE` instead of `python -m broker_service broker -c FILE`.
 """
@@ -11,7 +12,7 @@ from broker_service.__main__ import main
 
 
 def count_in(path: Path) -> None:
-    """Wraps os.fdatasync.  Call this function before other modules import os.fdatasync."""
+    """Wraps os.fdatasync.  This must happen before other modules import os.fdatasync."""
     real = os.fdatasync
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     os.pwrite(file, bytes(8), 0)

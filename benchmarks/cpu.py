@@ -1,4 +1,4 @@
-"""Measures the CPU time of a run by kind of process, which shows what limits the run."""
+"""Measures the CPU time of a run by kind of process, because this shows which process limits the run."""
 
 import os
 import time
@@ -8,8 +8,8 @@ from typing import NamedTuple
 import psutil
 
 HARNESS, ENDED, OTHER = "harness", "processes that ended in it", "other"
-SHOWN = 0.05  # the share of a core below which a kind of process is not shown
-# The first pattern that a command line contains decides.
+SHOWN = 0.05  # a kind of process that uses less than this share of a core is not shown
+# The kind of a process is that of the first pattern which its command line contains.
 KINDS = (
     (" broker -c ", "master"),
     (" namesrv -c ", "name server"),
@@ -37,14 +37,14 @@ def kind_of(command: Sequence[str]) -> str:
 
 
 class Used(NamedTuple):
-    """CPU seconds by kind of process, used in `wall` seconds."""
+    """The CPU seconds that each kind of process has used in `wall` seconds."""
 
     seconds: Mapping[str, float]
     wall: float
 
 
 class Meter:
-    """Measures CPU time since its construction.  A process that has ended since counts with all of its CPU time."""
+    """Measures CPU time from its construction on.  The CPU time of a process that ends meanwhile is included."""
 
     def __init__(self) -> None:
         self._before = _seconds()
@@ -59,9 +59,10 @@ class Meter:
 
 
 def _seconds() -> dict[int, tuple[str, float]]:
-    """Returns (kind, CPU seconds) by process id.
+    """Returns {process id: (kind, CPU seconds)}.
 
-    Id 0 stands for processes that have ended, such as Spark's Python workers, which their daemon reaps.
+    The entry 0 has the CPU time of ended children of the harness.  An ended Python worker of Spark counts for Spark's
+    daemon, which has reaped it.
     """
     me = psutil.Process()
     found = {}
@@ -79,7 +80,9 @@ def _seconds() -> dict[int, tuple[str, float]]:
 
 
 def line(runs: Sequence[tuple[Used, float | None]]) -> str:
-    """Formats runs and their numbers of messages: `client 0.62 µs (0.97 cores), ... a message; 1.9 of 2 cores busy`."""
+    """Formats the CPU time of runs, for each run with its number of messages, like `client 0.62 µs (0.97 cores), ... a
+    message; 1.9 of 2 cores busy`.
+    """
     wall = sum(used.wall for used, _ in runs)
     total: dict[str, float] = {}
     for used, _ in runs:

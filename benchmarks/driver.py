@@ -1,9 +1,10 @@
-"""Talks to a load process, which reads commands as lines of words and answers each with a line of JSON:
+"""Talks to a load process, which reads commands as lines of words and answers each with a line of JSON, as in this
+example:
 
     produce topic=p threads=64 seconds=2      {"messages": 84000, "seconds": 2.0, ...}
 
-The load processes of our client, of the Java clients and of the Python peers all work in this way.  One process serves
-all runs, so it is warm, and shares no interpreter with the harness.
+The load processes of RocketSim's client, of the Java clients and of the Python peers all work like this.  The same
+process serves all runs, so that it is warm, and it does not share an interpreter with the harness.
 """
 
 import json
@@ -21,11 +22,11 @@ from benchmarks.bench import Unavailable
 
 ROOT = Path(__file__).parents[1]
 CLOSE_TIMEOUT_S = 20.0
-ANSWER_TIMEOUT_S = 600.0  # far more than any command takes: a process that hangs must not block the rest
+ANSWER_TIMEOUT_S = 600.0  # much more than any command needs, so that a process that hangs does not block the benchmark
 
 
 class Driver:
-    """A load process.  The process ends with its children when its input ends, or when the harness ends."""
+    """A load process.  The process and its children end when its input ends or when the harness ends."""
 
     def __init__(
         self, name: str, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
@@ -65,7 +66,9 @@ class Driver:
         return self._process.pid
 
     def ask(self, words: str, **options: object) -> dict[str, Any]:
-        """Sends a command and returns the answer.  Raises Unavailable for an error, and kills a process that hangs."""
+        """Sends a command and returns the answer.  If the answer is an error or the process hangs, raises Unavailable;
+        a process that hangs is killed.
+        """
         assert self._process.stdin and self._process.stdout
         line = " ".join([words, *(f"{key}={value}" for key, value in options.items())])
         watchdog = threading.Timer(ANSWER_TIMEOUT_S, leash.kill, [self._process])
@@ -85,7 +88,7 @@ class Driver:
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout
         while line := self._process.stdout.readline():
-            if line.startswith("{"):  # other lines are output of libraries
+            if line.startswith("{"):  # other lines come from libraries
                 found: dict[str, Any] = json.loads(line)
                 return found
         raise ValueError("the output ended")

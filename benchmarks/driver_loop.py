@@ -1,6 +1,6 @@
-"""The loop of a load process: it reads commands, calls functions, and writes what they return.
+"""The main loop of a load process, which reads commands, calls functions, and writes what they return.
 
-The module uses only the standard library, because it also runs in the environment of the Python peers.
+This module uses only the standard library, because the Python peers run it in an environment of their own.
 """
 
 import json
@@ -23,14 +23,16 @@ def parsed(line: str) -> tuple[str, dict[str, Any]]:
 
 
 def serve(commands: Mapping[str, Command]) -> None:
-    """Answers commands until the input ends.  A failure is an answer; its traceback goes to standard error."""
+    """Answers commands until the input ends.  If a command fails, the answer has the error, and the traceback goes to
+    standard error.
+    """
     for line in sys.stdin:
         if not line.strip():
             continue
         word, options = parsed(line)
         try:
             answer = dict(commands[word](**options))
-        except Exception as error:  # the harness decides what a failed command means
+        except Exception as error:  # the harness decides what the error of a command means
             traceback.print_exc()
             answer = {"error": f"{type(error).__name__}: {error}"}
         print(json.dumps(answer), flush=True)

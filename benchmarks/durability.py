@@ -1,4 +1,4 @@
-"""P7 and P8 measure what waiting for the slave, or for the disk, costs RocketSim and RocketMQ in the same run."""
+"""P7 and P8 measure, in one run for RocketSim and RocketMQ, what it costs to wait for the slave or for the disk."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,7 +16,7 @@ from benchmarks.targets import Target
 
 
 def replication(bench: Bench) -> None:
-    """P7 compares SYNC_MASTER with ASYNC_MASTER."""
+    """P7 compares the rate of SYNC_MASTER with that of ASYNC_MASTER."""
     ours = {sync: our_pair(bench, sync=sync) for sync in (False, True)}
     theirs = {sync: their_pair(bench, sync=sync) for sync in (False, True)}
     words = ("SYNC_MASTER ÷ ASYNC_MASTER", "ASYNC_MASTER")
@@ -24,7 +24,7 @@ def replication(bench: Bench) -> None:
 
 
 def disk(bench: Bench) -> None:
-    """P8 compares SYNC_FLUSH with ASYNC_FLUSH."""
+    """P8 compares the rate of SYNC_FLUSH with that of ASYNC_FLUSH."""
     ours = {flush: our_pair(bench, flush=flush) for flush in (False, True)}
     theirs = {flush: their_pair(bench, flush=flush) for flush in (False, True)}
     words = ("SYNC_FLUSH ÷ ASYNC_FLUSH", "ASYNC_FLUSH")
@@ -68,8 +68,8 @@ def compare(
     wanted: Mapping[int, Target],
     wanted_usual: Mapping[int, Target] | None = None,
 ) -> None:
-    """Compares the rates of two clusters; the one under `True` waits for the slave or the disk."""
-    # For a ratio near 1 many short rounds are better than few long ones.
+    """Compares the rates of two clusters, of which the one under `True` waits for the slave or the disk."""
+    # Many short rounds measure a ratio near 1 better than few long ones.
     duration = bench.plan.pick(2, 1, 1)
     plan = replace(bench.plan, rounds=bench.plan.pick(8, 3, 1))
     what, usual = words
@@ -117,7 +117,7 @@ def ratio(results: Results, name: str) -> Series | Missing:
 
 
 def counted(ours: OurCluster, contestant: Contestant) -> Contestant:
-    """Adds to each sample how many messages the master stored per fdatasync."""
+    """Adds `a_sync` to each sample, which is the number of messages that the master has stored per fdatasync."""
     if ours.master.module == "broker_service":
         return contestant
 

@@ -1,4 +1,4 @@
-"""A Figure has the results of several runs, the reference's results beside them, and the verdict."""
+"""Figure: the results of several runs, those of the reference, and the verdict."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -7,12 +7,12 @@ from typing import Any
 
 from benchmarks.targets import Target
 
-QUICK_MARGIN = 0.15  # how far the median of a few rounds may be from the full run's
+QUICK_MARGIN = 0.15  # the median of a few rounds may differ from the full run's by this share
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """The values of a contestant's counted runs."""
+    """A contestant's values in the counted rounds."""
 
     values: tuple[float, ...]
 
@@ -37,22 +37,22 @@ class Series:
         return max(self.values)
 
     def over(self, other: "Series") -> "Series":
-        """Returns the ratios run by run, in which slow changes of the machine cancel out."""
+        """Returns the ratio to `other` in each round, which is not affected by slow changes of the machine."""
         return Series.of(mine / theirs for mine, theirs in zip(self.values, other.values, strict=True) if theirs)
 
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """The reason why a peer is not available."""
+    """Stands for a peer that is not available, with the reason."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One line of a table.  `reference` describes what `reference_series` measured.
+    """One line of a table.  `reference` is the name of what `reference_series` has measured.
 
-    A figure that is not `settled` has no verdict, since the full run may give another one.
+    If `settled` is False, the figure has no verdict, because the full run could give another one.
     """
 
     bench: str
@@ -70,7 +70,7 @@ class Figure:
 
     @property
     def ratio(self) -> float | None:
-        """The ratio of our median to the reference's."""
+        """Our median divided by the reference's median."""
         other = self.reference_value
         return self.series.middle / other if other else None
 
@@ -89,7 +89,7 @@ class Figure:
         return {True: "met", False: "MISSED", None: ""}[self.met]
 
     def row(self) -> dict[str, Any]:
-        """Returns the row that `--json` writes; its values are medians."""
+        """Returns the figure as a row for `--json`, with medians as values."""
         return {
             "bench": self.bench,
             "figure": self.name,
@@ -111,10 +111,11 @@ def is_settled(
     target: Target,
     in_full: tuple[Series | Missing, Series | Missing | None] | None = None,
 ) -> bool:
-    """Returns True if every run whose median is within QUICK_MARGIN of this run's median would get the same verdict.
+    """Returns True if the full run would get the same verdict, provided that its median is within QUICK_MARGIN of this
+    run's median.
 
-    For this, each round by itself and the median at both ends of the margin must give one verdict.  `in_full` has both
-    series as predicted for the full run's amount of data, which must give the same verdict, too.
+    This is the case if each single round, and the median at both ends of the margin, would get the same verdict.
+    `in_full` has both series as predicted for the full run's amount of data, which must also get this verdict.
     """
     found = _verdicts(series, reference, target)
     if in_full is not None and not isinstance(in_full[0], Missing):
@@ -134,7 +135,7 @@ def _verdicts(series: Series, reference: Series | Missing | None, target: Target
 
 
 def rounded(value: float | None) -> float | None:
-    """Rounds to four significant digits, because the measurements are no more precise."""
+    """Rounds to four significant digits, because the measurements are not more precise."""
     return None if value is None else float(f"{value:.4g}")
 
 
@@ -150,7 +151,7 @@ def text(value: float | None) -> str:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Returns the smallest value that `share` of all values do not exceed."""
+    """Returns a percentile: the smallest of the values that `share` of them do not exceed."""
     if not values:
         raise ValueError("no values")
     ordered = sorted(values)

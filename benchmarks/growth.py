@@ -1,7 +1,7 @@
-"""P14 measures the cost of a row with more log, more queues and larger bodies, and the time to compute the lag of many
-groups.
+"""P14 measures how the cost per row grows with the log, the number of queues and the size of bodies, and how long it
+takes to compute the lag of many groups.
 
-The benchmark has no peers.
+There are no peers to compare with.
 """
 
 import time
@@ -37,7 +37,7 @@ def run(bench: Bench) -> None:
 
 
 def by_log(bench: Bench, made: Spark) -> None:
-    """Reads the same rows from a small log, from the middle of a larger one, and from both ends of the largest."""
+    """Reads the same rows from a small log, from the middle of a larger log, and from both ends of the largest log."""
     rows = bench.plan.pick(1_000_000, 300_000, 20_000)
     sizes = [size << 20 for size in bench.plan.pick((1 << 10, 4 << 10, 16 << 10), (256, 1024), (8,))]
     usual = log_of(sizes[0])
@@ -60,7 +60,7 @@ def log_of(size: int) -> str:
 
 
 def grow(bench: Bench, one: OurCluster, wanted: int) -> None:
-    """Fills the log with other messages up to about `wanted` bytes."""
+    """Fills the log with messages of another topic, up to about `wanted` bytes."""
     step, filled = 100_000, 0
     a_record = 4096 + 200
     one.topic("filler")
@@ -83,7 +83,7 @@ def by_queues(bench: Bench, made: Spark) -> None:
 
 
 def by_backlog(bench: Bench, made: Spark) -> None:
-    """Reads backlogs of several sizes to their end.  The figures have no target."""
+    """Reads backlogs of several sizes to their end, without a target for the figures."""
     one = bench.enter(cluster.running(bench, "backlog"))
     every: dict[str, Contestant | Missing] = {}
     backlogs = bench.plan.pick((250_000, 1_000_000, 4_000_000), (100_000, 400_000), (10_000, 20_000))
@@ -96,7 +96,7 @@ def by_backlog(bench: Bench, made: Spark) -> None:
 
 
 def by_size(bench: Bench) -> None:
-    """Pulls and sends bodies of several sizes.  The figures have no target."""
+    """Pulls and sends bodies of several sizes, without a target for the figures."""
     one = bench.enter(cluster.running(bench, "sizes"))
     every: dict[str, Contestant | Missing] = {}
     for size in BODIES:
@@ -137,12 +137,12 @@ def lag(one: OurCluster, groups: int, ends: dict[MessageQueue, int]) -> Sample:
 
 
 def lag_of(ends: dict[MessageQueue, int], number: int) -> int:
-    """Returns the lag of the group with this number after load.py's commit_groups."""
+    """Returns the lag of the group with this number after `commit_groups` in load.py has committed its offsets."""
     return sum(end - number % 7 for end in ends.values())
 
 
 def readers(name: str, one: OurCluster, made: Spark, topic: str, rows: int) -> dict[str, Contestant | Missing]:
-    """Returns contestants that measure microseconds per row."""
+    """Returns contestants that measure microseconds per row, one with a pull and one with Spark."""
     source = spark.rocketsim(one.name_server.address, topic, schemaProfile="kafka")
 
     def pull() -> Sample:

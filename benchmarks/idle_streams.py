@@ -1,4 +1,6 @@
-"""P18 measures what 10,000 idle Telemetry streams of RocketMQ 5's clients cost, each on its own connection."""
+"""P18 measures what it costs a broker if RocketMQ 5's clients keep 10,000 idle Telemetry streams open, each on its own
+connection.
+"""
 
 import asyncio
 from typing import Any
@@ -15,8 +17,8 @@ from benchmarks.memory import anonymous_mib
 from broker_service.__main__ import allow_many_files
 from testbed.real_rocketmq import free_port
 
-FIRST = 10  # streams that are open before memory is measured, so that memory for all streams together does not count
-AT_ONCE = 64  # streams that are being opened at one time
+FIRST = 10  # streams that are opened before memory is first measured, so that what all streams share is not counted
+AT_ONCE = 64  # how many streams are being opened at the same time
 RATE = 200  # puts a second
 SETTLED_S = 5.0
 SETTINGS = service_pb2.TelemetryCommand(
@@ -45,7 +47,7 @@ def run(bench: Bench) -> None:
         one.stored_at_least("puts", answer["messages"])
         return answer
 
-    puts()  # the first sends, which connect
+    puts()  # without measuring, because the first sends must connect
     alone = puts()
     added, beside = asyncio.run(_idle(bench, one, address, number, puts))
     bench.report(
@@ -67,7 +69,9 @@ def run(bench: Bench) -> None:
 
 
 async def _idle(bench: Bench, one: OurCluster, address: str, number: int, puts: Any) -> tuple[float, dict[str, float]]:
-    """Returns the MiB that the streams add to the broker, and the times of puts while they are open."""
+    """Returns the memory that the open streams add to the broker, in MiB, and the latencies of puts while they are
+    open.
+    """
     streams: list[Any] = []
     channels: list[grpc.aio.Channel] = []
     turn = asyncio.Semaphore(AT_ONCE)

@@ -1,8 +1,8 @@
-"""P12 measures the time from the send to the commit of the micro-batch, at 1,000 messages a second.
+"""P12 measures the time from a send to the commit of the micro-batch with the message, at 1,000 messages a second.
 
-The query has the default trigger.  A record belongs to the batch whose offset range includes it.  That batch was
-committed at its trigger's start plus `triggerExecution`.  Latencies are computed afterwards, from the query's progress
-and the times in the bodies, so that the measurement does not slow the query.
+The streaming query has Spark's default trigger.  A record belongs to the micro-batch whose offset range includes the
+record.  The time of a micro-batch's commit is its trigger's start plus `triggerExecution`.  The latencies are computed
+after the run, from the query's progress and the send times in the bodies, so that computing does not slow the query.
 """
 
 import json
@@ -25,7 +25,7 @@ SETTLE_S = 3.0
 
 
 class Commit(NamedTuple):
-    """One micro-batch: the time of its commit (ms), and the end of each queue in it."""
+    """One micro-batch: the time of its commit in ms, and the end offset of each queue in it."""
 
     at_ms: float
     ends: Mapping[int, int]
@@ -83,7 +83,7 @@ def once(
     send: Callable[[], None],
     ends: Callable[[Any], dict[int, int]],
 ) -> Sample:
-    """Runs a new query from the latest offsets while `send` runs."""
+    """Starts a new query at the latest offsets, and measures it while `send` runs."""
     query = (
         source.having({"startingOffsets": "latest"})
         .frame(made.session.readStream)
@@ -92,12 +92,13 @@ def once(
         .start()
     )
     try:
-        query.processAllAvailable()  # now `latest` is fixed
+        query.processAllAvailable()  # after this, the query knows where `latest` is
         time.sleep(SETTLE_S)
         begun_ns = time.time_ns()
         send()
         time.sleep(SETTLE_S)
-        for _ in range(2):  # the first one may end with a trigger that looked for messages before the last was sent
+        # The first call may wait only for a trigger that had looked for messages before the last one was sent.
+        for _ in range(2):
             query.processAllAvailable()
         progress = [one for one in query.recentProgress if one["numInputRows"]]
     finally:
@@ -115,7 +116,9 @@ def once(
 
 
 def latencies_ms(rows: Sequence[tuple[int, int, float]], commits: Sequence[Commit]) -> list[float]:
-    """Returns the latency of each row (queue, offset, time sent).  Each row must be in one of the ordered commits."""
+    """Returns the latency of each row, which is (queue, offset, time sent).  `commits` must be in order, and each row
+    must be in one of them.
+    """
     by_queue: dict[int, list[int]] = {}
     found = []
     for queue, offset, sent_ms in rows:

@@ -1,9 +1,10 @@
-"""Starts and ends a contestant's process.
+"""Starts and ends the process of a contestant.
 
-`leash.py PARENT COMMAND...` becomes COMMAND, which the kernel kills when the thread that started it ends.  A harness
-that is killed with SIGKILL therefore leaves no JVM running.  COMMAND leads a process group.  Ctrl-C then reaches only
-the harness, which ends its processes in order, and a contestant's children end with it.  A session would do that, too,
-but would have its own share of the CPU (scheduling.py).
+`leash.py PARENT COMMAND...` turns into the process COMMAND, which the kernel kills when the thread that started it
+ends.  Even a harness that is killed with SIGKILL therefore leaves no JVM running.  COMMAND becomes the leader of a
+process group.  Ctrl-C therefore reaches only the harness, which ends its processes in order, and the children of a
+contestant end together with it.  A session of its own would also do this, but the contestant would then get its own
+share of the CPU (scheduling.py).
 """
 
 import ctypes
@@ -18,21 +19,23 @@ PR_SET_PDEATHSIG = 1
 
 
 def start(command: Sequence[str], **options: Any) -> "subprocess.Popen[Any]":
-    """Starts a process as Popen does.  Call this function on a thread that lives as long as the harness."""
+    """Starts a process with the arguments of `Popen`.  The calling thread must live as long as the harness, because the
+    process ends with it.
+    """
     words = [sys.executable, "-I", "-S", __file__, str(os.getpid()), *command]
     return subprocess.Popen(words, process_group=0, **options)
 
 
 def kill(process: "subprocess.Popen[Any]") -> None:
-    """Sends SIGKILL to a process of `start` and its children, unless the process is known to have ended."""
-    if process.returncode is None:  # its end was not awaited, so no other process can have its number
+    """Sends SIGKILL to a process from `start` and its children, unless the process is known to have ended."""
+    if process.returncode is None:  # the process was not reaped yet, so no other process can have its id
         os.killpg(process.pid, signal.SIGKILL)
 
 
 def main(parent: int, command: Sequence[str]) -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # the parent ended before PR_SET_PDEATHSIG was set
+    if os.getppid() != parent:  # the parent ended before PR_SET_PDEATHSIG was set, so no signal would come
         sys.exit(1)
     try:
         os.execvp(command[0], list(command))

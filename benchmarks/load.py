@@ -1,7 +1,8 @@
-"""The load process of RocketSim's client, `python -m benchmarks.load NAME_SERVER`; driver.py describes its commands.
+"""The load process of RocketSim's client, `python -m benchmarks.load NAME_SERVER`, which gets its commands as driver.py
+describes.
 
-Sends run for `seconds` and count acknowledged messages.  Every status except SEND_OK is an error, because the peer's
-figure also counts only messages that are stored as safely as its mode asks for.
+A command that sends runs for `seconds` and counts acknowledged messages.  Every status except SEND_OK is an error,
+because the peer's figure, too, counts only messages that are stored as safely as the mode promises.
 """
 
 import sys
@@ -29,7 +30,7 @@ FILL_ROWS = 50_000
 COLUMN_ROWS, COLUMN_BYTES = 10_000, 16 << 20
 COLUMNS_IN_FLIGHT = 8
 TIMEOUT_S = 90.0  # for a call
-ANSWERED_S = 300.0  # the longest wait for the answer to a send
+ANSWERED_S = 300.0  # the longest time to wait for the answer to a send
 POP_MESSAGES = 32
 INVISIBLE_S = 10 * 3600.0
 TIMERS_IN_FLIGHT = 10_000
@@ -44,7 +45,7 @@ class Load:
     @property
     def _producer(self) -> Producer:
         if self._producer_made is None:
-            # Bodies are not compressed, as in the load of the Java producer.
+            # Bodies are not compressed, because the load process of the Java producer does not compress either.
             self._producer_made = Producer(
                 self._name_server,
                 group="bench",
@@ -66,7 +67,7 @@ class Load:
     # --- sends ----------------------------------------------------------------------------------------------------
 
     def fill(self, topic: str, count: int, size: int, start: int = 0) -> dict[str, Any]:
-        """Sends the bodies from `start` on as columns."""
+        """Sends bodies as columns, beginning with the number `start`."""
         begun = time.perf_counter()
         sent = 0
         for at in range(start, start + count, FILL_ROWS):
@@ -78,7 +79,7 @@ class Load:
         return _rate(sent, time.perf_counter() - begun)
 
     def send_async(self, topic: str, size: int, seconds: float, window: int) -> dict[str, Any]:
-        """Sends one message per call, with a result for each and at most `window` in flight."""
+        """Sends one message per call, with a result for each, and with at most `window` messages in flight."""
         body = b"x" * size
         producer = self._producer
         pending: deque[Any] = deque()
@@ -97,7 +98,7 @@ class Load:
         return _rate(done, time.perf_counter() - begun)
 
     def send(self, topic: str, size: int, seconds: float, threads: int) -> dict[str, Any]:
-        """Sends with blocking calls, and measures how long each takes."""
+        """Sends with blocking calls, and measures the time of each call."""
         body = b"x" * size
         producer = self._producer
 
@@ -108,7 +109,7 @@ class Load:
         return _threads(threads, seconds, once, latencies=True)
 
     def send_list(self, topic: str, size: int, seconds: float, threads: int, batch: int) -> dict[str, Any]:
-        """Sends new `Message`s with `send_batch`."""
+        """Makes new `Message` objects and sends them with `send_batch`."""
         body = b"x" * size
         producer = self._producer
 
@@ -120,7 +121,7 @@ class Load:
         return _threads(threads, seconds, once)
 
     def send_columns(self, topic: str, size: int, seconds: float) -> dict[str, Any]:
-        """Sends Arrow arrays of bodies, tags and keys, with several calls in flight."""
+        """Sends Arrow arrays with bodies, tags and keys, and has several calls in flight."""
         rows = min(COLUMN_ROWS, max(1, COLUMN_BYTES // size))
         values = bodies(0, rows, size)
         tags = pa.repeat(pa.scalar("tag"), rows)
@@ -139,9 +140,10 @@ class Load:
         return _rate(done, time.perf_counter() - begun)
 
     def paced(self, topic: str, size: int, rate: int, seconds: float, latencies: int = 0) -> dict[str, Any]:
-        """Sends `rate` messages a second, each when it is due.  Bodies begin with that time (ns, 20 digits).
+        """Sends `rate` messages a second, each at the time when it is due.  Each body begins with the time of the send
+        (ns, 20 digits).
 
-        With `latencies` it also measures the time from when each message is due to its acknowledgement.
+        With `latencies`, the time from when a message is due to its acknowledgement is measured as well.
         """
         filler = b"x" * (size - 20)
         pending: deque[Any] = deque()
@@ -164,7 +166,7 @@ class Load:
         return _rate(sent, time.perf_counter() - begun) | (_latencies(took) if latencies else {})
 
     def commit_groups(self, topic: str, groups: int) -> dict[str, Any]:
-        """Commits an offset in every queue for each of many groups."""
+        """Makes many groups, each of which commits an offset in every queue."""
         queues = self._consumer.message_queues(topic)
         begun = time.perf_counter()
         for number in range(groups):
@@ -174,7 +176,9 @@ class Load:
     # --- consumption that the broker keeps ------------------------------------------------------------------------
 
     def timers(self, topic: str, count: int, size: int, after_s: int, spread_s: int) -> dict[str, Any]:
-        """Sends messages that are due from `after_s` seconds from now on, evenly spread over `spread_s` seconds."""
+        """Sends messages with a delivery time: the first is due in `after_s` seconds, and all of them within `spread_s`
+        seconds from then.
+        """
         body, producer, first = b"x" * size, self._producer, int(time.time()) + after_s
         pending: deque[Any] = deque()
         begun = time.perf_counter()
@@ -187,7 +191,7 @@ class Load:
         return _rate(count, time.perf_counter() - begun) | {"first_s": first}
 
     def pop_ack(self, topic: str, group: str, address: str, seconds: float, threads: int) -> dict[str, Any]:
-        """Pops and acknowledges, with one call for each; an empty pop is an error."""
+        """Pops and acknowledges messages, with one call for each step; an empty pop is an error."""
 
         def once() -> int:
             handles = [message.receipt_handle for message in self._pop(topic, group, address, POP_MESSAGES).messages]
@@ -199,7 +203,7 @@ class Load:
         return _threads(threads, seconds, once)
 
     def pop(self, topic: str, group: str, address: str, count: int) -> dict[str, Any]:
-        """Pops `count` messages, which stay unacknowledged for hours."""
+        """Pops `count` messages, and leaves them unacknowledged for hours."""
         begun, left = time.perf_counter(), count
         while left:
             found = len(self._pop(topic, group, address, min(left, POP_MESSAGES)).messages)
@@ -209,7 +213,7 @@ class Load:
         return _rate(count, time.perf_counter() - begun)
 
     def pop_groups(self, topic: str, address: str, groups: int, count: int, threads: int) -> dict[str, Any]:
-        """Makes groups, each of which pops and acknowledges the topic's `count` messages."""
+        """Makes groups, each of which pops and acknowledges all `count` messages of the topic."""
         numbers = iter(range(groups))
         turn = threading.Lock()
 
@@ -254,10 +258,10 @@ class Load:
     # --- pulls ----------------------------------------------------------------------------------------------------
 
     def pull_columns(self, topic: str, crc: int = 0, limit: int = 0, grpc: int = 0) -> dict[str, Any]:
-        """Reads a topic, or about `limit` messages of it, as RecordBatches of offset, timestamp and body.
+        """Reads a topic, or about `limit` of its messages, as RecordBatches with offset, timestamp and body.
 
-        The records come over plain sockets if the broker offers them, or over gRPC with `grpc`.  `over` in the answer
-        names the transport.
+        The records come over plain sockets if the broker offers this, or over gRPC if `grpc` is set.  In the answer,
+        `over` is the transport that was used.
         """
         client, consumer = self._reader(sockets=not grpc)
         bounds = consumer.bounds(topic)
@@ -302,7 +306,7 @@ class Load:
         }
 
     def pull_messages(self, topic: str, seconds: float, batch: int) -> dict[str, Any]:
-        """Reads with `pull`, and takes the body of every message."""
+        """Reads with `pull`, and uses the body of every message."""
         consumer = self._consumer
         queues = list(consumer.bounds(topic))
         at = {queue: consumer.min_offset(queue) for queue in queues}
@@ -339,9 +343,9 @@ def _rate(count: int, seconds: float) -> dict[str, Any]:
 def _threads(
     threads: int, seconds: float | None, once: Callable[[], int], *, latencies: bool = False
 ) -> dict[str, Any]:
-    """Calls `once` repeatedly in each thread, for `seconds` or, with None, until it returns 0.
+    """Calls `once` repeatedly in each thread: for `seconds`, or, if `seconds` is None, until it returns 0.
 
-    Raises the first failure of a thread.
+    If a thread fails, raises the first failure.
     """
     counts = [0] * threads
     took: list[list[float]] = [[] for _ in range(threads)]
@@ -376,7 +380,7 @@ def _threads(
 
 
 def carrier(client: Cluster, address: str) -> str:
-    """Returns the transport that carries ranges from this broker, after a first pull."""
+    """Returns the transport that the client uses for ranges of this broker, which it knows after a first pull."""
     reads = client.transport.reads
     if not isinstance(reads, GrpcReads):
         return client.protocol

@@ -1,4 +1,4 @@
-"""Describes the machine and the versions that were measured, for the head of every table."""
+"""Describes the machine and the measured versions, for the heading of each table."""
 
 import os
 import platform
@@ -31,9 +31,9 @@ def _processor() -> str:
 
 
 class OthersShare:
-    """Measures the share of the machine that other processes have used since its construction.
+    """Measures, from its construction on, the share of the machine's CPU that other processes use.
 
-    Figures of a busy machine are not reliable.
+    If other processes use much of the CPU, the figures are not reliable.
     """
 
     def __init__(self) -> None:
@@ -45,11 +45,11 @@ class OthersShare:
 
 
 def _times() -> tuple[float, float, float]:
-    """Returns three sums of CPU seconds: used by all processes, used by this process tree (with ended children), and
-    available.
+    """Returns three sums of CPU seconds: what all processes have used, what this process and its children (also ended
+    ones) have used, and what was available.
     """
     times = psutil.cpu_times()
-    # user and nice include guest and guest_nice.
+    # In psutil, user and nice already include guest and guest_nice.
     total = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
     idle = times.idle + getattr(times, "iowait", 0.0)
     own = 0.0

@@ -1,4 +1,4 @@
-"""P13 measures the memory, without page cache, of a pair after millions of messages and of Spark's workers."""
+"""P13 measures the memory without page cache of a broker pair after millions of messages, and of Spark's workers."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -77,14 +77,14 @@ def run(bench: Bench) -> None:
 
 
 def slope(values: Sequence[float]) -> float:
-    """Returns the slope per step of the least-squares line through equally spaced values."""
+    """Returns the slope of the least-squares line through the values, per step from one value to the next."""
     middle, mean = (len(values) - 1) / 2, sum(values) / len(values)
     over = sum((at - middle) * (value - mean) for at, value in enumerate(values))
     return over / sum((at - middle) ** 2 for at in range(len(values)))
 
 
 def anonymous_mib(pid: int) -> float:
-    """Returns the anonymous memory of a process in MiB.  Mapped files are page cache and do not count."""
+    """Returns the anonymous memory of a process in MiB.  Mapped files are not counted, because they are page cache."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) / 1024
@@ -92,7 +92,7 @@ def anonymous_mib(pid: int) -> float:
 
 
 class Workers(Sampler):
-    """Samples the memory of the largest of Spark's Python workers."""
+    """Measures periodically the memory of the largest of Spark's Python workers."""
 
     def __init__(self) -> None:
         super().__init__(LOOK_S)

@@ -1,6 +1,7 @@
-"""Shows the ceiling of RocketMQ 5's protocol in Python: a server that takes and delivers messages, and stores nothing.
+"""A server that takes and delivers messages but stores nothing, which shows how fast RocketMQ 5's protocol can be in
+Python.
 
-`python -m benchmarks.null_broker SIZE` is a load process whose command `port` returns the server's port.
+`python -m benchmarks.null_broker SIZE` is a load process, and its command `port` returns the server's port.
 """
 
 import asyncio
@@ -66,7 +67,9 @@ class NullBroker(service_pb2_grpc.MessagingServiceServicer):
     async def ReceiveMessage(
         self, request: calls.ReceiveMessageRequest, context: Context
     ) -> AsyncIterator[calls.ReceiveMessageResponse]:
-        """Makes all messages before it sends the first one, as our broker does, since consecutive writes cost less."""
+        """Makes all messages before sending the first one, as RocketSim's broker does, because consecutive writes cost
+        less.
+        """
         host = encode_host("127.0.0.1", 1)
         topic = request.message_queue.topic
         answers = [calls.ReceiveMessageResponse(status=OK)]

@@ -1,6 +1,7 @@
-"""Shows the ceiling of a Python source in Spark: it returns the same Arrow batch until it has returned enough rows.
+"""A Spark source that returns the same Arrow batch again and again, which shows how fast any Python source in Spark can
+be.
 
-RocketSim's source made the batch, so the schema and the sizes of all columns are the real ones.
+RocketSim's source has made this batch, so that the schema and the sizes of the columns are real.
 """
 
 import json
@@ -21,8 +22,8 @@ _batches: dict[str, pa.RecordBatch] = {}
 
 
 class NullSource(DataSource):
-    """A source with the options `path` (the file of `save`), `rows`, `partitions`, and for streams
-    `maxOffsetsPerTrigger`.
+    """The source has the options `path` (a file that `save` has written), `rows`, `partitions`, and
+    `maxOffsetsPerTrigger` for streams.
     """
 
     @classmethod

@@ -1,8 +1,9 @@
-"""P20 measures our client and Spark on a real RocketMQ, and RocketMQ's Java client at our brokers' remoting port.
+"""P20 measures RocketSim's client and Spark source on a real RocketMQ, and RocketMQ's Java client at the remoting port
+of RocketSim's brokers.
 
-RocketMQ gives 32 messages a pull by default, and with raised limits 1,024.  The reference of pulls is RocketMQ's own
-Java consumer on the same topic with four threads.  The reference of our Spark source is Spark's Kafka source with the
-same rows.
+RocketMQ answers a pull with 32 messages at most by default, and with 1,024 if its limits are raised.  Pulls are
+compared with RocketMQ's own Java consumer, which reads the same topic with four threads.  The Spark source is compared
+with Spark's Kafka source, which reads the same rows.
 """
 
 from collections.abc import Mapping
@@ -51,11 +52,12 @@ def peer_with(bench: Bench, limits: str, what: str) -> RocketMq | Missing:
 
 
 def filled(bench: Bench, peer: RocketMq, topic: str, count: int, size: int) -> str:
-    """Creates a topic with the bodies 0 to `count`, which RocketMQ's own client sends."""
+    """Creates a topic, to which RocketMQ's own client sends the bodies with the numbers from 0 to `count`."""
     bench.doing(f"filling RocketMQ's {topic}")
     peer.topic(topic)
     peer.ask("fill", topic=topic, count=count, size=size)
-    peer.ask("count", topic=topic, until=count)  # RocketMQ fills its queues a moment after its log
+    # Waits, because RocketMQ adds messages to its queues a moment after it has stored them.
+    peer.ask("count", topic=topic, until=count)
     return topic
 
 
@@ -84,7 +86,7 @@ def pulls(bench: Bench, limits: str) -> None:
 
 
 def counted(peer: RocketMq, client: Driver, count: int, size: int, command: str, **options: object) -> dict[str, Any]:
-    """Asks a client while RocketMQ is awake, and checks that all messages and bytes have come."""
+    """Sends a command to a client while RocketMQ is awake, and checks that all messages and bytes have come."""
     with peer.awake():
         answer = client.ask(command, **options)
     must_be("messages and bytes pulled", (answer["messages"], answer["bytes"]), (count, size))
@@ -146,7 +148,9 @@ def report(bench: Bench, results: Results, name: str, target: Target) -> None:
 
 
 def sink(bench: Bench, made: Spark) -> None:
-    """Measures Spark's writes to a SYNC_MASTER that waits for its slave, beside RocketMQ's batches of 500."""
+    """Measures how Spark writes to a SYNC_MASTER that waits for its slave, in comparison with RocketMQ's batches of
+    500.
+    """
     folder = bench.folder / "rocketmq-pair"
     peer = bench.peer("RocketMQ", lambda: bench.enter(rocketmq.running(folder, pair=True, sync=True)))
     if isinstance(peer, Missing):
@@ -182,7 +186,7 @@ def sink(bench: Bench, made: Spark) -> None:
 
 
 def at_our_port(bench: Bench) -> None:
-    """Measures RocketMQ's Java client, which sends and pulls at our broker and at RocketMQ's."""
+    """Measures RocketMQ's Java client, which sends and pulls at RocketSim's broker and at RocketMQ's."""
     size, seconds = 100, bench.plan.pick(3, 2, 1)
     count = bench.plan.pick(400_000, 200_000, 5_000)
     peer = peer_with(bench, "default limits", "java")

@@ -1,6 +1,7 @@
-"""P9 measures pulls in plain Python beside librdkafka, RocketMQ's Java pull consumer, and raw streams of bytes.
+"""P9 measures pulls in plain Python, in comparison with librdkafka, RocketMQ's Java pull consumer, and raw streams of
+bytes.
 
-A pull over plain sockets is compared with a raw Unix socket, and one over gRPC with a raw gRPC stream.
+A pull over plain sockets is compared with a raw Unix socket, and a pull over gRPC with a raw gRPC stream.
 """
 
 from functools import partial
@@ -39,7 +40,7 @@ def run(bench: Bench) -> None:
             found = (answer["messages"], answer["bytes"], answer["checksum"])
             must_be("messages, bytes and checksum pulled", found, wanted)
             must_be(f"what carried {name}", answer["over"], over)
-        # The raw streams move as many bytes as our frames have.
+        # The raw streams transfer as many bytes as the frames of RocketSim's pull.
         frames = answer["frame_bytes"] >> 20 or 1
         results = bench.contest(
             {
@@ -84,7 +85,7 @@ def messages(bench: Bench, ours: cluster.OurCluster, peer: RocketMq | Missing) -
     duration = bench.plan.pick(3, 2, 1)
     client = official_client(bench, peer)
     if not isinstance(client, Missing) and not isinstance(peer, Missing):
-        # Received messages stay invisible for a minute, so the topic gets enough messages for all runs.
+        # A received message stays invisible for a minute, so the topic gets enough messages for all runs.
         peer.ask("fill", topic="official", size=100, count=bench.plan.pick(400_000, 200_000, 20_000))
     results = bench.contest(
         {

@@ -1,6 +1,6 @@
-"""Measures ceilings: the rates of gRPC, Unix sockets, the disk and Python on this machine without RocketSim's code.
+"""Measures upper limits of this machine without RocketSim's code: the rates of gRPC, Unix sockets, the disk and Python.
 
-`python -m benchmarks.raw` is a load process, which starts a server of raw bytes in another process.
+`python -m benchmarks.raw` is a load process, which starts a server of raw bytes as another process.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ STREAM, ECHO = "/raw.Raw/Stream", "/raw.Raw/Echo"
 
 
 class _Handlers(grpc.GenericRpcHandler):
-    """Serves raw bytes: `Stream` sends as many frames as its request names, `Echo` returns its request."""
+    """Serves raw bytes: `Stream` sends as many frames as the request says, and `Echo` sends the request back."""
 
     def service(self, call: Any) -> Any:
         if call.method == STREAM:
@@ -48,7 +48,9 @@ async def _echo(request: bytes, _: Any) -> bytes:
 
 
 def _serve_sockets(listening: socket.socket) -> None:
-    """Serves connections.  A client sends the number of frames that it wants, and then gets these frames."""
+    """Serves connections.  A client sends the number of frames that it wants, and the server answers with these
+    frames.
+    """
     frame = b"x" * FRAME
     while True:
         connection, _ = listening.accept()
@@ -79,7 +81,7 @@ class Raw:
         self._channel: Any = grpc.insecure_channel(f"127.0.0.1:{port}", options=OPTIONS)
 
     def stream(self, frames: int) -> dict[str, Any]:
-        """Reads a server stream of 1 MiB frames."""
+        """Reads a gRPC server stream of 1 MiB frames."""
         begun = time.perf_counter()
         size = sum(len(frame) for frame in self._channel.unary_stream(STREAM)(str(frames).encode()))
         seconds = time.perf_counter() - begun
@@ -100,7 +102,7 @@ class Raw:
         return {"bytes": size, "seconds": seconds, "bytes_rate": size / seconds}
 
     def round_trips(self, size: int, seconds: float) -> dict[str, Any]:
-        """Makes unary calls one after the other from one thread."""
+        """Makes unary gRPC calls, one after the other, from one thread."""
         echo, request = self._channel.unary_unary(ECHO), b"x" * size
         took = []
         begun = time.perf_counter()
@@ -110,7 +112,9 @@ class Raw:
         return {"rate": len(took) / seconds, "p50_ms": percentile(took, 0.5) * 1000}
 
     def write(self, folder: str, megabytes: int, block: int, sync: int) -> dict[str, Any]:
-        """Writes blocks with `pwrite` into a preallocated file, with an `fdatasync` after each if `sync`."""
+        """Writes blocks with `pwrite` into a preallocated file, and calls `fdatasync` after each block if `sync` is
+        set.
+        """
         path = Path(folder) / "raw"
         data = b"x" * block
         file = os.open(path, os.O_RDWR | os.O_CREAT)

@@ -1,4 +1,4 @@
-"""P11 measures how long a restart on a full log takes until the broker serves, after three kinds of stop."""
+"""P11 measures the time from a broker's restart with a full log until it serves clients, after three kinds of stop."""
 
 import shutil
 import signal
@@ -27,7 +27,7 @@ def run(bench: Bench) -> None:
     count = bench.plan.pick(1_750_000, 400_000, 20_000)  # 2 GiB of log
     one = bench.enter(cluster.running(bench, "master"))
     one.fill(TOPIC, count, BODY)
-    # Files are preallocated, so their sizes are not the amount of data.
+    # The log's end is used, because log files are preallocated and their sizes do not show the amount of data.
     (status,) = one.admin.ha_status(broker_addr=one.master.address)
     size = status.commit_log_max_offset
     every: dict[str, Contestant | Missing] = {f"ours {how}": ours(one, how, count) for how in ENDS}
@@ -81,7 +81,7 @@ def rebuild(one: OurCluster, count: int, size: int) -> Contestant:
 
 
 def until_it_serves(one: OurCluster, topic: str, count: int) -> float:
-    """Starts an ended broker; returns the seconds until it answers a client with the ends of a topic's queues."""
+    """Starts a broker that was ended, and returns the seconds until it tells a client the ends of a topic's queues."""
     begun = time.perf_counter()
     one.master.launch()
     queues = [MessageQueue(topic, BROKER, number) for number in range(4)]
@@ -137,7 +137,7 @@ def theirs(bench: Bench, count: int) -> dict[str, Contestant | Missing]:
         f"RocketMQ {how}": lambda how=how: restart(how)  # type: ignore[misc]
         for how in ENDS
     }
-    # The target of a rebuild is a rate of ours alone, so a quick run omits RocketMQ's rebuild, which takes 90 s.
+    # The target of a rebuild is an absolute rate, so a quick run leaves out RocketMQ's rebuild, which takes 90 s.
     if bench.plan.pick(True, False, True):
         every["RocketMQ rebuild"] = made_again
     return every

@@ -1,4 +1,4 @@
-"""Lists the benchmarks by name, with what each measures and needs."""
+"""Lists the benchmarks by name, with what each of them measures and needs."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -12,10 +12,10 @@ class Benchmark(NamedTuple):
     what: str
     needs: str
     run: Callable[[Bench], None]
-    spark: bool = False  # the benchmark starts a Spark session
+    spark: bool = False  # True if the benchmark starts a Spark session
 
 
-# Each function imports its module only when it runs, so that listing the benchmarks loads neither Spark nor Arrow.
+# Each function imports its module only when it is called, so that listing the benchmarks loads neither Spark nor Arrow.
 
 
 def spark_read(bench: Bench) -> None:

@@ -1,4 +1,4 @@
-"""Takes samples periodically while a benchmark runs."""
+"""Calls a function periodically while a benchmark runs."""
 
 import threading
 from abc import ABC, abstractmethod
@@ -6,7 +6,9 @@ from typing import Self
 
 
 class Sampler(ABC):
-    """Calls `sample` at once and every `every_s` seconds on its own thread while the context is entered."""
+    """While the context is open, calls `sample` on a thread of its own, first at once and then every `every_s`
+    seconds.
+    """
 
     def __init__(self, every_s: float) -> None:
         self._every_s = every_s

@@ -1,9 +1,9 @@
-"""Checks that all contestants are in the same scheduling group, because Linux divides the CPU among such groups.
+"""Checks that all contestants run in the same scheduling group, because Linux divides the CPU among such groups first.
 
-Linux divides the CPU first among cgroups and, if autogroup is on, among sessions, and only then among the processes of
-each.  The share of a contestant in its own session would not depend on how much its rivals ask for.  With a session for
-each of RocketMQ's JVMs, its producer reached half of the rate that it reaches with one session for all of them.  All
-contestants therefore run in the harness's session.
+Linux divides the CPU first among cgroups, then (if autogroup is on) among sessions, and last among the processes of a
+session.  A contestant in a session of its own would get a fixed share of the CPU, however much its rivals need.  With
+one session for each of RocketMQ's JVMs, its producer reached only half of the rate that it reaches with a single
+session for all of them.  All contestants therefore run in the session of the harness.
 """
 
 import os
@@ -13,11 +13,11 @@ from typing import NamedTuple
 import psutil
 
 _SWITCH = Path("/proc/sys/kernel/sched_autogroup_enabled")
-_PF_EXITING = 4  # Linux's flag of a process that ends
+_PF_EXITING = 4  # the kernel's flag for a process that is ending
 
 
 class Group(NamedTuple):
-    """The scheduling group of a process.  `autogroup` and `cgroup` are empty if Linux has none."""
+    """The scheduling group of a process.  `autogroup` and `cgroup` are empty if this Linux does not use them."""
 
     session: int
     autogroup: str
@@ -30,9 +30,9 @@ class Group(NamedTuple):
 
 
 def group_of(pid: int) -> Group:
-    """Returns the group of a process; raises ProcessLookupError if the process has ended."""
+    """Returns the scheduling group of a process.  Raises ProcessLookupError if the process has ended."""
     autogroup = _proc(pid, "autogroup").partition(" ")[0]
-    # "4:cpu,cpuacct:/path", or "0::/path" where all controllers are in one tree.
+    # A line is "4:cpu,cpuacct:/path", or "0::/path" if all controllers are in one tree.
     lines = [line.split(":", 2) for line in _proc(pid, "cgroup").splitlines()]
     paths = [path for _, controllers, path in lines if not controllers or "cpu" in controllers.split(",")]
     cgroup = " ".join(dict.fromkeys(paths))
@@ -47,7 +47,7 @@ def _proc(pid: int, name: str) -> str:
 
 
 def outsiders() -> list[str]:
-    """Describes the descendants of this process that are not in the group of this process."""
+    """Describes the descendants of this process that are in another scheduling group."""
     mine = group_of(os.getpid())
     found = []
     for process in psutil.Process().children(recursive=True):
@@ -64,16 +64,17 @@ def outsiders() -> list[str]:
 def is_ending(process: psutil.Process) -> bool:
     """Returns True if the process has begun to end.
 
-    Linux shows an ending process in the root cgroup.  If the process had much memory, it becomes a zombie only much
-    later.
+    Linux already shows an ending process in the root cgroup.  A process with much memory stays in this condition for
+    some time before it becomes a zombie.
     """
-    # After the name come state, parent, process group, session, terminal, the terminal's process group, and flags.
+    # The fields after the name are: state, parent, process group, session, terminal, the terminal's process group, and
+    # flags.
     fields = _proc(process.pid, "stat").rpartition(")")[2].split()
     return process.status() == psutil.STATUS_ZOMBIE or (len(fields) > 6 and bool(int(fields[6]) & _PF_EXITING))
 
 
 def describe() -> str:
-    """Describes the scheduling group in a line for the head of a table."""
+    """Describes the scheduling group in one line, for the heading of a table."""
     try:
         switch = {"0": "off", "1": "on"}[_SWITCH.read_text().strip()]
     except (OSError, KeyError):

@@ -1,6 +1,8 @@
-"""P19 measures what a scrape of the metrics costs a broker's event loop, with 10,000 queues and a group behind on each.
+"""P19 measures how much a scrape of the metrics costs a broker's event loop, if it has 10,000 queues and a group is
+behind on each.
 
-The broker runs in this process, and another process scrapes it.  The cost is the CPU time of the loop's thread.
+The broker runs in the process of the benchmark, and another process scrapes it.  The cost is the CPU time that the
+event loop's thread uses.
 """
 
 import asyncio
@@ -45,13 +47,13 @@ async def _measured(bench: Bench, root: Path, queues: int, rounds: int) -> None:
     config = BrokerConfig(
         broker_name="scraped", listen_port=0, grpc_server_port=-1, metrics_port=port, store_path_root_dir=root
     )
-    sampling.LAGS_EVERY_S = 3600.0  # lags are computed only by `_passes`, so that nothing else disturbs
+    sampling.LAGS_EVERY_S = 3600.0  # only `_passes` computes lags, so that no other computation disturbs
     async with broker(config) as node:
         await until(lambda: node.mastership.standing is Standing.WRITABLE, "the broker takes writes")
         await _fill(node, queues // QUEUES_A_TOPIC)
         busy, delays, alone = [], [], []
-        await _passes(node)  # the first pass reads the times of all messages, so it does not count
-        collect_what_follows()  # a broker's process does this, too, when it has started
+        await _passes(node)  # not counted, because the first pass reads the store times of all messages
+        collect_what_follows()  # as a broker's own process does after its start
         for _ in range(rounds):
             idle_s, idle_delay = await _watched(asyncio.create_task(asyncio.sleep(IDLE_S)))
             scrape = asyncio.create_task(_scrape(f"http://127.0.0.1:{port}/metrics", queues // QUEUES_A_TOPIC))
@@ -79,12 +81,12 @@ async def _measured(bench: Bench, root: Path, queues: int, rounds: int) -> None:
 
 
 async def _fill(node: BrokerNode, topics: int) -> None:
-    """Stores two messages in each queue, one of which a group has read."""
+    """Stores two messages in each queue, and commits for a group that it has read one of them."""
     for number in range(topics):
         name = f"topic-{number:05d}"
         node.topics.entries[name] = TopicConfig(
             name, QUEUES_A_TOPIC, QUEUES_A_TOPIC
-        )  # set directly, which saves thousands of writes
+        )  # set in memory, which saves thousands of writes to the disk
         records = [
             record.encode(Record(topic=name, body=b"x", queue_id=queue))
             for queue in range(QUEUES_A_TOPIC)
@@ -100,7 +102,7 @@ async def _fill(node: BrokerNode, topics: int) -> None:
 
 
 async def _scrape(url: str, topics: int) -> float:
-    """Scrapes once from another process; returns the seconds that it took."""
+    """Lets another process scrape once, and returns the seconds that this took."""
     began = time.perf_counter()
     scraper = await asyncio.create_subprocess_exec(
         sys.executable, "-c", SCRAPER, url, stdout=asyncio.subprocess.PIPE, env={}
@@ -112,7 +114,9 @@ async def _scrape(url: str, topics: int) -> float:
 
 
 async def _watched(task: asyncio.Task[Any]) -> tuple[float, float]:
-    """Returns this thread's CPU seconds until the task is done, and the longest delay of a timer meanwhile."""
+    """Returns the CPU seconds that this thread uses until the task is done, and the longest delay of a timer in this
+    time.
+    """
     began, longest = time.thread_time(), 0.0
     while not task.done():
         before = time.perf_counter()
@@ -122,8 +126,8 @@ async def _watched(task: asyncio.Task[Any]) -> tuple[float, float]:
 
 
 async def _passes(node: BrokerNode) -> tuple[float, float]:
-    """Computes all lags once.  Returns two times in ms: the CPU time of the event loop's thread, and that of its
-    longest turn.
+    """Computes the lags of all groups once.  Returns two times in ms: the CPU time that the event loop's thread has
+    used, and that of its longest single turn.
     """
     began = time.thread_time()
     task = asyncio.create_task(node.administration.lags.take())

@@ -1,4 +1,6 @@
-"""P4 to P6 measure sends from one process beside RocketMQ's Java producer and its official Python client."""
+"""P4 to P6 measure sends from a single process, in comparison with RocketMQ's Java producer and its official Python
+client.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -37,7 +39,9 @@ def their_pair(bench: Bench, mode: str) -> RocketMq | Missing:
 
 
 def our_sends(ours: OurCluster, command: str, topic: str, **options: object) -> Contestant:
-    """Returns a contestant that runs a command of load.py, and checks that all acknowledged messages are stored."""
+    """Returns a contestant that runs one of load.py's commands, and checks that all acknowledged messages are
+    stored.
+    """
 
     def run() -> Sample:
         answer = ours.load.ask(command, topic=topic, **options)
@@ -48,7 +52,7 @@ def our_sends(ours: OurCluster, command: str, topic: str, **options: object) -> 
 
 
 def java_sends(bench: Bench, peer: RocketMq | Missing, topic: str, **options: object) -> Contestant | Missing:
-    """Returns a contestant that sends with a warm Java producer."""
+    """Returns a contestant that sends with a Java producer which is warmed up."""
     if isinstance(peer, Missing):
         return peer
 
@@ -60,7 +64,9 @@ def java_sends(bench: Bench, peer: RocketMq | Missing, topic: str, **options: ob
 
 
 def java_rate(bench: Bench, peer: RocketMq, topic: str, **options: object) -> float:
-    """Returns the rate of a warm Java producer with warm brokers, which is ten times the rate at its start."""
+    """Warms up the Java producer and the brokers, and returns the rate then, which is ten times the rate at the
+    start.
+    """
     peer.topic(topic)
     given = options | {"seconds": bench.plan.pick(2, 1, 1)}
 
@@ -74,7 +80,7 @@ def java_rate(bench: Bench, peer: RocketMq, topic: str, **options: object) -> fl
 
 
 def send_async(bench: Bench) -> None:
-    """Runs P4, one message per call."""
+    """Runs P4: sends of one message per call, each with a result."""
     for mode in modes(bench):
         with bench.section():
             send_async_to(bench, mode)
@@ -105,7 +111,9 @@ def send_async_to(bench: Bench, mode: str) -> None:
 
 
 def official_client(bench: Bench, peer: RocketMq | Missing) -> Ask | Missing:
-    """Starts the official Python client with its own topic and group at a proxy; returns a function that asks it."""
+    """Starts RocketMQ's proxy and its official Python client, with a topic and a group of their own, and returns a
+    function that sends commands to the client.
+    """
     if isinstance(peer, Missing):
         return peer
 
@@ -128,7 +136,7 @@ def official_client(bench: Bench, peer: RocketMq | Missing) -> Ask | Missing:
 
 
 def official_calls(bench: Bench, client: Ask | Missing, command: str, **options: object) -> Contestant | Missing:
-    """Returns a contestant that calls the official client, warmed up because its proxy is a JVM."""
+    """Returns a contestant that calls the official client, after a warm-up because the client's proxy is a JVM."""
     if isinstance(client, Missing):
         return client
 
@@ -144,7 +152,7 @@ def official_calls(bench: Bench, client: Ask | Missing, command: str, **options:
 
 
 def send_batch(bench: Bench) -> None:
-    """Runs P5, lists of messages and Arrow columns."""
+    """Runs P5: sends of lists of messages and of Arrow columns."""
     for mode in modes(bench):
         with bench.section():
             send_batch_to(bench, mode)
@@ -154,7 +162,7 @@ def send_batch_to(bench: Bench, mode: str) -> None:
     size, duration = (
         100,
         bench.plan.pick(2, 1, 1),
-    )  # short, because the messages are verified afterwards, which takes as long
+    )  # short, because verifying the messages afterwards takes as long as sending them
     ours, peer = our_pair(bench, mode), their_pair(bench, mode)
     for topic in ("list", "columns"):
         ours.topic(topic)
@@ -182,7 +190,7 @@ def send_batch_to(bench: Bench, mode: str) -> None:
 
 
 def send(bench: Bench) -> None:
-    """Runs P6, blocking sends."""
+    """Runs P6: blocking sends."""
     mode, size, duration = "ASYNC_MASTER", 100, seconds(bench)
     ours, peer = our_pair(bench, mode), their_pair(bench, mode)
     raw = bench.enter(python_driver("raw gRPC", "benchmarks.raw", bench.folder / "raw.log"))

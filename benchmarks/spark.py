@@ -1,4 +1,4 @@
-"""Starts one Spark session for RocketSim and Kafka, times batches in it, and finds when a micro-batch ran."""
+"""Starts a Spark session for RocketSim and Kafka, measures batches in it, and computes when a micro-batch ran."""
 
 import os
 import sys
@@ -20,11 +20,11 @@ from benchmarks.peers.kafka import Kafka
 from testbed import spark_processes
 
 IDLE_S = 60.0
-PATIENCE = {"pullTimeoutMs": "60s"}  # a busy machine should not fail a run
+PATIENCE = {"pullTimeoutMs": "60s"}  # so that a busy machine does not make a run fail
 
 
 class Spark:
-    """A Spark session with two local cores, and the folder for its checkpoints."""
+    """A Spark session with two local cores, and the folder for the checkpoints of its queries."""
 
     def __init__(self, session: Any, folder: Path) -> None:
         self.session = session
@@ -39,7 +39,7 @@ class Spark:
         return {"rate": rows / seconds, "seconds": seconds}
 
     def write(self, count: int, size: int, name: str, format_: str, options: Mapping[str, str]) -> dict[str, float]:
-        """Writes generated bodies into a sink."""
+        """Measures writing generated bodies into a sink."""
         frame = self.generated(count, size, name)
         begun = time.perf_counter()
         frame.write.format(format_).mode("append").options(**options).save()
@@ -52,8 +52,8 @@ class Spark:
         return self.session.range(0, count, 1, 4).selectExpr(spark_expression(size, name))
 
     def summary(self, source: "Source") -> tuple[int, int]:
-        """Returns the number of rows and the checksum of their bodies.  The query counts all columns, so that Spark
-        reads all of them.
+        """Returns the number of rows and the checksum of the bodies.  The query counts the values of every column, so
+        that Spark must read all of them.
         """
         frame = source.frame(self.session.read)
         others = [f"count(`{name}`)" for name in frame.columns]
@@ -65,7 +65,7 @@ class Spark:
 
 
 class Source:
-    """The source of a query: a format, its options and the columns.  `body` is the column of the bodies."""
+    """What a query reads: a format, its options and the columns.  `body` is the name of the column with the bodies."""
 
     def __init__(
         self, format_: str, options: Mapping[str, str], *, body: str, schema: str = "", select: tuple[str, ...] = ()
@@ -82,7 +82,7 @@ class Source:
         return frame.select(*self._select) if self._select else frame
 
     def having(self, options: Mapping[str, str]) -> "Source":
-        """Returns a copy with these options added or replaced."""
+        """Returns a copy of the source with these options added or replaced."""
         given = self._options | dict(options)
         return Source(self._format, given, body=self.body, schema=self._schema, select=self._select)
 
@@ -91,12 +91,12 @@ class Source:
 
 
 def started_ms(progress: Mapping[str, Any]) -> float:
-    """Returns when a micro-batch was triggered, in Unix time."""
+    """Returns when a micro-batch was triggered, in ms of Unix time."""
     return datetime.fromisoformat(progress["timestamp"].replace("Z", "+00:00")).timestamp() * 1000
 
 
 def ended_ms(progress: Mapping[str, Any]) -> float:
-    """Returns when the batch was committed and its trigger had ended, in Unix time."""
+    """Returns when a micro-batch was committed and its trigger had ended, in ms of Unix time."""
     return started_ms(progress) + float(progress["durationMs"]["triggerExecution"])
 
 
@@ -113,9 +113,10 @@ def kafka_source(address: str, topic: str, *select: str, **options: str) -> Sour
 
 @contextmanager
 def session(bench: Bench) -> Iterator[tuple[Spark, Missing | None]]:
-    """Starts a session with Kafka's connector.  Yields the session, and the reason if the connector is missing.
+    """Starts a Spark session with Kafka's connector.  Yields the session, and the reason if the connector is not
+    available.
 
-    Start the session before any gRPC channel is made, because the JVM forks.
+    The session must be started before any gRPC channel is made, because starting the JVM forks.
     """
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
@@ -147,23 +148,23 @@ def session(bench: Bench) -> Iterator[tuple[Spark, Missing | None]]:
     except PySparkException as error:
         raise RuntimeError(
             str(error)[:2000]
-        ) from None  # raised here, because the JVM, which makes the text, ends below
+        ) from None  # raised here, because the JVM, from which the error's text comes, is ended below
     finally:
         for query in made.streams.active:
             query.stop()
-        if bench.plan is not SMOKE:  # a smoke run uses one session for all benchmarks
+        if bench.plan is not SMOKE:  # in a smoke run, all benchmarks share one session
             _end(made)
 
 
 def kafka_peer(bench: Bench, missing: Missing | None) -> Kafka | Missing:
-    """Starts Kafka's broker, unless the connector is missing."""
+    """Starts a Kafka broker, unless Spark's Kafka connector is not available."""
     if missing is not None:
         return missing
     return bench.peer("Kafka", lambda: bench.enter(kafka.running(bench.folder / "kafka")))
 
 
 def _end(session: Any) -> None:
-    """Ends the session and its JVM, so that the next benchmark of `all` has a new one."""
+    """Ends the session and its JVM, so that the next benchmark of an `all` run gets a new one."""
     from pyspark import SparkContext
 
     gateway: Any = session.sparkContext._gateway

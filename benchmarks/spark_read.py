@@ -1,4 +1,6 @@
-"""P1 and P2 measure batches: Spark reads 4 queues into noop, beside Kafka's source and the null source."""
+"""P1 and P2 measure batch reads: Spark reads 4 queues into the noop sink, in comparison with Kafka's source and the
+null source.
+"""
 
 from functools import partial
 from pathlib import Path
@@ -23,25 +25,25 @@ from rocketsim_source.schema import source_schema
 
 NULL = "null Arrow source"
 FOUR_TASKS = "minPartitions=4"
-FEW = 1000  # rows of a batch that takes as long as its start
+FEW = 1000  # number of rows of a batch that takes hardly longer than its start
 LARGE = 1 << 20
 
 
 def rows_of(bench: Bench, size: int) -> tuple[int, float]:
-    """Returns the number of rows, and the full plan's number as a multiple of it.
+    """Returns the number of rows to read, and how many times as many rows the full plan reads.
 
-    Starting a batch takes a second, and longer with Kafka.  A run of any plan should take longer than its start.
+    The start of a batch takes a second, and longer with Kafka.  With any plan a run should take longer than its start.
     """
     full, quick = (6_000_000, 4_000_000) if size == 100 else (2_000_000, 1_300_000)
     return bench.plan.pick((full, 1.0), (quick, full / quick), (20_000, 1.0))
 
 
 def all_columns(bench: Bench) -> None:
-    """Runs P1: batches with Kafka's columns and with all columns."""
+    """Runs P1: batches with Kafka's columns, and batches with all columns."""
     made, kafka_missing = bench.enter(spark.session(bench))
     ours = bench.enter(cluster.running(bench, "reader"))
     peer = spark.kafka_peer(bench, kafka_missing)
-    plan = bench.plan.again()  # without a warm-up, because the check of the answers has warmed up all servers
+    plan = bench.plan.again()  # needs no warm-up, because checking the answers has warmed up all servers
     null_source.register(made.session)
     for size in bench.plan.sizes:
         rows, times = rows_of(bench, size)
@@ -64,7 +66,9 @@ def all_columns(bench: Bench) -> None:
 
 
 def large_records(bench: Bench, made: Spark, ours: OurCluster) -> None:
-    """Reads few records of 1 MiB, for whose bytes the plan must choose several tasks by itself."""
+    """Reads a small number of 1 MiB records, for which Spark's plan must choose several tasks because of their size
+    alone.
+    """
     rows = bench.plan.pick(1000, 400, 40)
     topic = ours.fill("large", rows, LARGE)
     address = ours.name_server.address
@@ -78,11 +82,11 @@ def large_records(bench: Bench, made: Spark, ours: OurCluster) -> None:
 
 
 def body_only(bench: Bench) -> None:
-    """Runs P2: batches with the bodies alone."""
+    """Runs P2: batches that read the bodies alone."""
     made, kafka_missing = bench.enter(spark.session(bench))
     ours = bench.enter(cluster.running(bench, "reader"))
     peer = spark.kafka_peer(bench, kafka_missing)
-    plan = bench.plan.again()  # the check has warmed everybody
+    plan = bench.plan.again()  # needs no warm-up, because the check has warmed up all servers
     for size in bench.plan.sizes:
         rows, times = rows_of(bench, size)
         sources = bodies_of(bench, made, ours, peer, ours.fill(f"body{size}", rows, size), rows, size)
@@ -113,8 +117,8 @@ def bodies_of(
 def with_kafkas(
     bench: Bench, made: Spark, ours: OurCluster, peer: Kafka | Missing, topic: str, rows: int, size: int
 ) -> dict[str, Source | Missing]:
-    """Returns our topic with Kafka's columns and with all columns, and a Kafka topic with the same bodies, read with
-    Kafka's defaults and tuned. Checks all data.
+    """Returns the sources to compare: our topic with Kafka's columns and with all columns, and a Kafka topic with the
+    same bodies, read with Kafka's defaults and with tuned options.  Checks all data. Checks all data.
     """
     kafka_topic = bench.peer("Kafka", partial(fill_kafka, bench, made, peer, topic, rows, size))
     address = ours.name_server.address
@@ -147,7 +151,7 @@ def kafka_of(topic: str | Missing, peer: Kafka | Missing, *select: str, **option
 
 
 def check(bench: Bench, made: Spark, sources: dict[str, Source | Missing], rows: int, size: int) -> None:
-    """Checks that every source reads each body exactly once."""
+    """Checks that every source returns each body exactly once."""
     wanted = (rows, checksum(0, rows, size))
     there = {name: source for name, source in sources.items() if not isinstance(source, Missing)}
     for name, source in there.items():
@@ -156,7 +160,9 @@ def check(bench: Bench, made: Spark, sources: dict[str, Source | Missing], rows:
 
 
 def start_s(bench: Bench, made: Spark, few: dict[str, Source | Missing]) -> dict[str, float]:
-    """Returns how long a batch with few rows takes.  A full run needs no prediction and does not measure it."""
+    """Returns, by source, how long a batch with few rows takes.  In the full plan the result is empty, because no rate
+    has to be predicted.
+    """
     runs = bench.plan.pick(0, 2, 1)
     there = {name: source for name, source in few.items() if runs and not isinstance(source, Missing)}
     return {name: min(made.batch(source, FEW)["seconds"] for _ in range(runs)) for name, source in there.items()}
@@ -175,7 +181,7 @@ def contestants(
 
 
 def ceiling(ours: OurCluster, topic: str, path: Path, rows: int, profile: str = "rocketmq") -> Source:
-    """Returns the null source, which repeats a batch of our decoder that has the columns of `profile`."""
+    """Returns the null source, which repeats a batch that our decoder has made with the columns of `profile`."""
     given = {"nameServer": ours.name_server.address, "topic": topic, "schemaProfile": profile}
     options = source_options(given, streaming=True)
     schema = source_schema(options)

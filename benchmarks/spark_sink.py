@@ -1,4 +1,4 @@
-"""P3 measures Spark writing generated bodies to one broker, to a SYNC_MASTER pair and to Kafka."""
+"""P3 measures how Spark writes generated bodies to one broker, to a SYNC_MASTER pair and to Kafka."""
 
 from functools import partial
 
@@ -59,9 +59,9 @@ def run(bench: Bench) -> None:
 def in_full(
     bench: Bench, sinks: dict[str, Contestant | Missing], few: dict[str, Contestant | Missing], times: float
 ) -> dict[str, Contestant | Missing]:
-    """Adds to the sinks' samples the rates that are predicted for a full run.
+    """Adds to each sink's samples the rate that is predicted for a full run.
 
-    The writes in `few` have few rows, and measure how long a write takes to start.
+    The sinks in `few` write few rows, which shows how long the start of a write takes.
     """
     runs = bench.plan.pick(0, 2, 1)
     found: dict[str, Contestant | Missing] = {}
@@ -80,7 +80,7 @@ def once(write: Contestant, start_s: float, times: float) -> Sample:
 
 
 def warm_up(bench: Bench, write: Contestant | Missing) -> None:
-    """Writes for some time, since Kafka's JVMs are twice as fast after a dozen writes as after the first."""
+    """Writes for some time, because Kafka's JVMs are twice as fast after a dozen writes as after the first one."""
     if not isinstance(write, Missing):
         bench.doing("warming up Kafka's sink")
         warmed_up(write, bench.plan.pick(20, 20, 0))
@@ -92,7 +92,7 @@ def into_rocketsim(made: Spark, one: OurCluster, topic: str, rows: int, size: in
 
     def write() -> Sample:
         nonlocal written
-        # With the default of 3 s, a busy machine would send messages again that are stored already.
+        # With the default of 3 s, a busy machine would send messages again that are already stored.
         options = {"nameServer": one.name_server.address, "topic": topic, "sendTimeoutMs": "60s"}
         sample = made.write(rows, size, "body", "rocketsim", options)
         written += rows

@@ -1,8 +1,8 @@
-"""P1 as a stream measures the steady rate of rows and, as a separate figure, the time to the first rows.
+"""P1 for streams measures the steady rate of rows, and as a separate figure the time until the first rows.
 
-The rate covers all micro-batches with data, from the start of the first to the end of the last.  The times come from
-the query's progress, so the start of the query is not included.  The other figure is the time from before `load()` to
-the commit of the first rows, for a new query and for one that continues from its checkpoint.
+The rate is computed over all micro-batches with data, from the start of the first one to the end of the last one.  The
+times are those of the query's progress, so the query's start is not included.  The other figure is the time from just
+before `load()` until the first rows are committed, for a new query and for a query that continues from its checkpoint.
 """
 
 import time
@@ -22,7 +22,7 @@ from benchmarks.spark_read import NULL, ceiling, report, with_kafkas
 NULL_KAFKA = f"{NULL} with Kafka's columns"
 TIMEOUT_S = 600
 FULL_BATCHES = 8
-FEW = 1000  # rows of a first batch, few enough that only the fixed cost of a batch counts
+FEW = 1000  # rows of a first micro-batch, so few that only the fixed cost of a batch counts
 
 
 def run(bench: Bench) -> None:
@@ -33,7 +33,7 @@ def run(bench: Bench) -> None:
     plan = bench.plan
     nulls = {}
     for size in bench.plan.sizes:
-        # A batch has the same size in all plans, so that its fixed cost has the same share of the time.
+        # The size of a micro-batch is the same in all plans, so that its fixed cost has the same share of the time.
         batch = bench.plan.pick(*((2_500_000, 2_500_000, 5_000) if size == 100 else (625_000, 625_000, 5_000)))
         rows = batch * bench.plan.pick(FULL_BATCHES, 2, 2)
         topic = ours.fill(f"stream{size}", rows, size)
@@ -63,7 +63,7 @@ def run(bench: Bench) -> None:
 
 
 def stream(made: Spark, source: Source, rows: int) -> Sample:
-    """Runs an AvailableNow query into noop."""
+    """Runs an AvailableNow query into the noop sink."""
     query = (
         source.frame(made.session.readStream)
         .writeStream.format("noop")
@@ -80,9 +80,9 @@ def stream(made: Spark, source: Source, rows: int) -> Sample:
 
 
 def steady(progress: Sequence[Mapping[str, Any]]) -> Sample:
-    """Computes the rows per second from the start of the first batch with data to the end of the last one.
+    """Computes the rate in rows per second, from the start of the first batch with data to the end of the last one.
 
-    `full_rate` is the rate predicted for FULL_BATCHES batches, whose later ones are like the later ones here.
+    `full_rate` is the rate predicted for FULL_BATCHES batches, if the further batches are like the later ones here.
     """
     batches = [one for one in progress if one["numInputRows"]]
     if len(batches) < 2:
@@ -137,9 +137,9 @@ def start(bench: Bench, made: Spark, ours: OurCluster, peer: Kafka | Missing, nu
 
 
 def first_rows(made: Spark, more: Callable[[], Source]) -> Sample:
-    """Measures the time to the first rows of a new and of a restarted query.
+    """Measures the time until the first rows of a new query and of a restarted query.
 
-    `more` returns a source that has FEW more rows than before.
+    Each call of `more` returns a source with FEW more rows than before.
     """
     checkpoint = made.checkpoint()
     new = first_rows_ms(made, more(), checkpoint)
@@ -147,7 +147,9 @@ def first_rows(made: Spark, more: Callable[[], Source]) -> Sample:
 
 
 def first_rows_ms(made: Spark, source: Source, checkpoint: str) -> float:
-    """Returns the time from before the source is loaded to the first committed rows, with the default trigger."""
+    """Returns the time from just before the source is loaded until the first rows are committed, with the default
+    trigger.
+    """
     begun_ms = time.time() * 1000
     frame = source.frame(made.session.readStream)
     query = frame.writeStream.format("noop").option("checkpointLocation", checkpoint).start()

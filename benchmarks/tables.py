@@ -1,4 +1,4 @@
-"""Prints the list of benchmarks, and a table for each that ran, on a terminal or as Markdown."""
+"""Prints the list of benchmarks, and a table of results for each benchmark that ran, on a terminal or as Markdown."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ _COLUMNS = ("figure", "min / median / max", "unit", "reference", "its min / medi
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The outcome of one benchmark.  `cpu` has a line for each contestant."""
+    """The results of one benchmark.  `cpu` has one line for each contestant."""
 
     title: str
     head: Sequence[str]
@@ -52,7 +52,7 @@ def print_report(console: Console, report: Report) -> None:
         console.print(line, style="dim", highlight=False, markup=False)
     console.print(SPREAD, style="dim", highlight=False)
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    # Columns of words may wrap, but columns of numbers may not.
+    # A column of words may wrap, but a column of numbers may not.
     table.add_column("figure (its reference)", overflow="fold", ratio=1)
     for name in ("ours", "the reference", "ratio", "target"):
         table.add_column(name, no_wrap=True, justify="right")
@@ -73,7 +73,7 @@ def print_report(console: Console, report: Report) -> None:
 
 
 def cells(figure: Figure) -> list[str]:
-    """Returns the cells of a line of the table as text."""
+    """Returns the cells of one row of the table as text."""
     other = figure.reference_series
     theirs = "missing" if isinstance(other, Missing) else "" if other is None else spread(other.values)
     target = "" if figure.target is None else f"{figure.target.number} {figure.target}"
@@ -96,7 +96,7 @@ def spread(values: Sequence[float]) -> str:
 
 
 def markdown(reports: Sequence[Report]) -> str:
-    """Returns the reports as Markdown for docs/performance.md."""
+    """Returns the reports as Markdown, for docs/performance.md."""
     return "\n".join(line for report in reports for line in _section(report))
 
 

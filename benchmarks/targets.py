@@ -10,7 +10,7 @@ class Sense(Enum):
 
 
 class Target(NamedTuple):
-    """A bound on the ratio to the reference, or (`of_value`) on the figure itself."""
+    """A limit for the ratio to the reference, or, with `of_value`, for the figure itself."""
 
     number: str
     sense: Sense
@@ -21,7 +21,9 @@ class Target(NamedTuple):
         return f"{self.sense.value} {self.limit:g}"
 
     def is_met(self, value: float | None, ratio: float | None) -> bool | None:
-        """Returns True if the target is met; None without a value, such as a ratio whose reference is missing."""
+        """Returns True if the target is met, or None if there is no value to compare, for example because the reference
+        is missing.
+        """
         judged = value if self.of_value else ratio
         if judged is None:
             return None
@@ -54,10 +56,11 @@ BATCH_LIST = {"ASYNC_MASTER": at_least("P5", 1.0), "SYNC_MASTER": at_least("P5",
 BATCH_COLUMNS = {"ASYNC_MASTER": at_least("P5", 2.5), "SYNC_MASTER": at_least("P5", 2.0)}
 SEND_RATE = at_least("P6", 0.8)
 SEND_P50 = at_most("P6", 2.0)
-# Our figure and RocketMQ's are ratios themselves, so "at least RocketMQ's" is a ratio of 1.
+# Here our figure and RocketMQ's are ratios themselves, so "at least as good as RocketMQ" is a target of 1.
 SYNC_64 = at_least("P7", 1.0)
 SYNC_4096 = at_least("P7", 0.95, of_value=True)
-# The rate of ASYNC_MASTER itself has the targets of P6 and P4, so that no slow reference makes a good ratio.
+# The rate of ASYNC_MASTER alone has the targets of P6 and P4, because a slow ASYNC_MASTER would make the ratio look
+# good.
 ASYNC_OWN = {64: at_least("P7", 0.8), 4096: at_least("P7", 5.0)}
 FLUSH_64 = at_least("P8", 1.0)
 FLUSH_4096 = at_least("P8", 0.93, of_value=True)
@@ -73,14 +76,15 @@ RESTART_WITHOUT_CHECKPOINT = at_most("P11", 0.4)
 REBUILD = at_least("P11", 200, of_value=True)
 LATENCY = at_most("P12", 1.0)
 MEMORY = at_most("P13", 250, of_value=True)
-# The memory that a million messages may add without counting as growth, in MiB.
+# The memory in MiB that a million messages may add without counting as growth.
 MEMORY_SLOPE = at_most("P13", 1, of_value=True)
 MEMORY_WORKER = at_most("P13", 220, of_value=True)
 GROWTH_LOG = at_most("P14", 1.3)
 GROWTH_QUEUES = at_most("P14", 2.0)
 GROWTH_LAG = at_most("P14", 1.0, of_value=True)
 COLD_BACKLOG = at_most("P15", 2.0)
-# Pending work must not slow a broker before the work is due.  A start reads it, and it takes memory.
+# Pending work must hardly slow a broker before the work is due.  Pending work may make a start slower, because it is
+# read then, and it takes memory.
 PENDING_RATE = at_least("P16", 0.9)
 PENDING_START = at_most("P16", 2.0)
 TIMER_BYTES = at_most("P16", 64, of_value=True)
@@ -96,7 +100,7 @@ IDLE_STREAMS = at_most("P18", 400, of_value=True)
 SCRAPE = at_most("P19", 5, of_value=True)  # milliseconds
 ROCKETMQ_PULL = {100: at_least("P20", 3.0), 1024: at_least("P20", 2.0)}
 ROCKETMQ_PULL_RAISED = at_least("P20", 1.0)
-ROCKETMQ_SPARK = {False: at_least("P20", 0.6), True: at_least("P20", 1.0)}  # True: RocketMQ's limits are raised
+ROCKETMQ_SPARK = {False: at_least("P20", 0.6), True: at_least("P20", 1.0)}  # True: True: with RocketMQ's limits raised
 ROCKETMQ_SINK = at_least("P20", 0.4)
 REMOTING_SEND = at_least("P20", 0.6)
 REMOTING_PULL = at_least("P20", 1.0)

@@ -1,4 +1,5 @@
-"""`python -m benchmarks.timeline [--flush] [--trace FILE]` shows what the puts of a pair wait for, from a traced run.
+"""`python -m benchmarks.timeline [--flush] [--trace FILE]` makes a traced run, and shows from it what the puts of a
+pair wait for.
 
 The run sends with `send_async`, 4,096 messages in flight, to a SYNC_MASTER pair (with --flush also SYNC_FLUSH), and
 shows how long each step of a put took.  --trace writes the puts for chrome://tracing or https://ui.perfetto.dev.
@@ -22,7 +23,7 @@ from benchmarks.bench import Bench
 from benchmarks.contest import SMOKE
 from benchmarks.figures import percentile
 
-# A step has the name of the point at which it ends.  The text names what the step waits for.
+# A step has the name of the point at which it ends, and its text says what it waits for.
 STEPS = {
     "sent": "the stream to the slave: the frame before it, the event loop",
     "received": "gRPC, and the slave's event loop",
@@ -42,7 +43,7 @@ class Point(NamedTuple):
 
 
 class Put(NamedTuple):
-    """A put.  `at_ns` is when it passed each point, without points that it did not wait for."""
+    """A put.  `at_ns` has the time at which it passed each point, except for points that it did not wait for."""
 
     end_offset: int
     appended_ns: int
@@ -50,13 +51,13 @@ class Put(NamedTuple):
 
 
 def read(path: Path) -> list[Point]:
-    """Reads the file of tracing_broker.py."""
+    """Reads a file that tracing_broker.py has written."""
     lines = (line.split("\t") for line in path.read_text().splitlines())
     return [Point(name, int(offset), int(at)) for name, offset, at in lines]
 
 
 def puts(master: Sequence[Point], slave: Sequence[Point], *, flush: bool) -> list[Put]:
-    """Returns every answered put, with the first time at which each point covered it."""
+    """Returns every put that was answered, with the time at which each point first covered its end offset."""
     first = {name: _First([one for one in (*master, *slave) if one.name == name]) for name in STEPS}
     answered: dict[int, int] = {one.offset: one.at_ns for one in master if one.name == "answered"}
     found = []
@@ -73,7 +74,9 @@ def puts(master: Sequence[Point], slave: Sequence[Point], *, flush: bool) -> lis
 
 
 class _First:
-    """Finds when a point was first passed with at least a given offset.  Offsets never fall in an epoch."""
+    """Finds the time at which a point was first passed with at least a given offset.  In one epoch offsets never
+    decrease.
+    """
 
     def __init__(self, points: Sequence[Point]) -> None:
         ordered = sorted(points, key=lambda one: one.at_ns)
@@ -90,7 +93,9 @@ class _First:
 
 
 def steps_ns(put: Put) -> dict[str, int]:
-    """Returns the duration of each step.  The flush runs beside the slave's steps; `flushed` is only its extra time."""
+    """Returns how long each step of the put took.  The flush runs at the same time as the slave's steps, so `flushed`
+    is only the time that it takes longer.
+    """
     took, before = {}, put.appended_ns
     for name in STEPS:
         if name in put.at_ns:
@@ -100,7 +105,9 @@ def steps_ns(put: Put) -> dict[str, int]:
 
 
 def summary(found: Sequence[Put]) -> list[tuple[str, float, float, float]]:
-    """Returns (step, its share of the total time, p50 and p99 in ms), in the order of STEPS."""
+    """Returns for each step, in the order of STEPS: its name, its share of the total time, and its p50 and p99 in
+    ms.
+    """
     every = [steps_ns(put) for put in found]
     total = sum(sum(one.values()) for one in every) or 1
     lines = []
@@ -113,7 +120,7 @@ def summary(found: Sequence[Put]) -> list[tuple[str, float, float, float]]:
 
 
 def trace_events(found: Sequence[Put]) -> list[dict[str, object]]:
-    """Returns the puts in Chrome's trace format, in microseconds, with a row for each put and a bar for each step."""
+    """Returns the puts in Chrome's trace format, with microseconds, one row for each put and one bar for each step."""
     begun = min((put.appended_ns for put in found), default=0)
     events: list[dict[str, object]] = []
     for row, put in enumerate(found):

@@ -1,5 +1,5 @@
-"""P17 measures RocketMQ 5's official clients at our broker, at RocketMQ's broker and proxy, and at a server that stores
-nothing.
+"""P17 measures RocketMQ 5's official clients with RocketSim's broker, with RocketMQ's broker and proxy, and with a
+server that stores nothing.
 """
 
 from collections.abc import Callable, Mapping
@@ -55,7 +55,7 @@ def proxy_of(bench: Bench, peer: RocketMq) -> str:
 
 
 def python(bench: Bench, peer: Peer, endpoints: Endpoints) -> None:
-    """Measures the Python client that is installed for the tests."""
+    """Measures the official Python client, in the version that is installed for the tests."""
 
     def start(name: str, endpoint: str) -> Driver:
         log = bench.folder / f"python-{name}.log"
@@ -99,7 +99,9 @@ Call = Callable[..., Sample]
 def callers(
     bench: Bench, peer: Peer, endpoints: Endpoints, what: str, start: Callable[[str, str], Driver]
 ) -> dict[str, Call | Missing]:
-    """Starts a client process for each endpoint, and returns for each process a function that sends commands to it."""
+    """Starts a client process for each endpoint, and returns, for each process, a function that sends commands to
+    it.
+    """
 
     def caller(name: str, endpoint: str) -> Call:
         client = start(name, endpoint)
@@ -126,7 +128,9 @@ def callers(
 def compare(
     bench: Bench, calls: Mapping[str, Call | Missing], what: str, words: str, warm_s: int = 0, **options: object
 ) -> Results:
-    """Runs a command at all endpoints, after a warm-up of `warm_s`.  RocketMQ's proxy, a JVM, is always warmed up."""
+    """Runs a command with all endpoints, after a warm-up of at least `warm_s` seconds.  RocketMQ's proxy is always
+    warmed up, because it is a JVM.
+    """
     contestants: dict[str, Contestant | Missing] = {}
     for name, call in calls.items():
         if isinstance(call, Missing):
@@ -149,7 +153,7 @@ def report(
 
 
 def memory(bench: Bench, ours: OurCluster, peer: Peer) -> None:
-    """Measures resident memory after all runs, while the servers still run."""
+    """Measures the servers' resident memory after all runs, while they are still running."""
     theirs: Series | Missing
     if isinstance(peer, Missing):
         theirs = peer

@@ -2,9 +2,9 @@
 
     python examples/async_service.py 127.0.0.1:9876 Orders Invoices
 
-On SIGTERM, the service finishes the orders that it works on, and ends.  If the process dies between the send of an
-invoice and the acknowledgement of its order, the order is read again, and its invoice is sent twice.  Readers
-of invoices drop the second one by its key.
+On SIGTERM, the service ends after it has finished the orders that it is working on.  If the process dies between the
+send of an invoice and the acknowledgement of its order, the order is read again, and its invoice is sent twice.
+Readers can recognize the second invoice by its key and drop it.
 """
 
 import asyncio

@@ -2,8 +2,8 @@
 
     python examples/delayed_jobs.py 127.0.0.1:9876 TopicTest 5
 
-`deliver_at` is a time, three days ahead at most.  `delay_level` is the number of an entry in the broker's list of
-delays: 1 is one second, and 18 is two hours.
+`deliver_at` is the time of the delivery, at most three days from now.  `delay_level` is the number of an entry in the
+broker's list of delays: 1 means one second, and 18 means two hours.
 """
 
 import sys

@@ -38,7 +38,7 @@ async def clients(app: FastAPI) -> AsyncIterator[None]:
     async with AsyncProducer(address) as app.state.producer, AsyncConsumer(address, "packers", topic) as consumer:
         packing = asyncio.create_task(pack(consumer, app.state.packed))
         yield
-        packing.cancel()  # an ack that is under way goes on
+        packing.cancel()  # an acknowledgement that is being sent still goes out
         await asyncio.wait([packing])
 
 
@@ -50,7 +50,8 @@ async def take(order: Order) -> dict[str, str]:
     try:
         result = await app.state.producer.send(Message.json(app.state.topic, order.model_dump(), keys=order.id))
     except RocketSimError as error:
-        # The client sends it again.  It may be stored already, so readers drop duplicates by the key.
+        # The client must send the order again.  The order may already be stored, so readers must drop duplicates by
+        # their key.
         raise HTTPException(503, f"order {order.id} may not be stored: {error}") from error
     return {"status": result.send_status.name}
 

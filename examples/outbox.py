@@ -1,9 +1,9 @@
-"""An outbox: sends orders that must reach a broker, even if no broker takes them now.
+"""An outbox: sends orders that must reach a broker, even if no broker is available now.
 
     python examples/outbox.py 127.0.0.1:9876 TopicTest outbox-folder 7 8 9
 
-An order that no broker takes has the status SPOOLED.  Such an order waits in the folder, on this machine's disk, until
-this process or a later one with the folder can send it.
+If no broker takes an order, its status is SPOOLED.  A spooled order waits in the folder on this machine's disk, until
+this process, or a later one with the same folder, can send it.
 """
 
 import sys
@@ -14,7 +14,7 @@ from rocketsim_client import CallTimeout, Message, Producer
 def main(name_server: str, topic: str, folder: str, *orders: str) -> None:
     with Producer(name_server, group="outbox", spool=folder) as producer:
         for order in orders:
-            # The key lets readers find an order that comes twice.
+            # By the key, readers recognize an order that arrives twice.
             result = producer.send(Message.json(topic, {"id": order}, keys=order, message_group=order))
             print("order", order, result.send_status.name)
         try:

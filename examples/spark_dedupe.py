@@ -1,8 +1,8 @@
-"""Drops duplicates: delivery is at least once, and copies of a message have the same `msgId`.
+"""Drops duplicates, because delivery is at least once: the copies of a message have the same `msgId`.
 
     python examples/spark_dedupe.py 127.0.0.1:9876 TopicTest once
 
-Spark forgets an id ten minutes after its message, so this delay must be longer than the time between two copies.
+Spark forgets an id ten minutes after its message, so all copies of a message must arrive within ten minutes.
 """
 
 import os

@@ -1,8 +1,9 @@
-"""An alert: finds the groups that are too far behind, for a job that runs every few minutes.
+"""An alert for a job that runs every few minutes: finds the groups that are too far behind.
 
     python examples/spark_lag_alert.py 127.0.0.1:9876 10000
 
-Prints a line for each group and topic with a larger lag, and ends with status 1 if there is one.
+Prints a line for each group and topic whose lag is larger than the given number, and ends with status 1 if there is
+such a line.
 """
 
 import os

@@ -1,9 +1,10 @@
-"""`foreachBatch` to Parquet: writes each batch into a folder of its own, which a repeated batch replaces.
+"""`foreachBatch` to Parquet: writes each batch into a folder of its own, so that a repeated batch replaces the first
+one.
 
     python examples/spark_parquet.py 127.0.0.1:9876 TopicTest messages
 
-If the job dies during a batch, Spark runs the batch again, with the same number and the same messages.  Each message is
-therefore in the files once.
+If the job dies during a batch, Spark runs this batch again, with the same number and the same messages.  Each message
+is therefore in the files exactly once.
 """
 
 import os

@@ -1,9 +1,9 @@
-"""The sink: reads one topic, transforms its messages, and writes them to another topic.
+"""A sink: reads one topic, transforms its messages, and writes them to another topic.
 
     python examples/spark_sink.py 127.0.0.1:9876 TopicTest Alarms alarms-checkpoint
 
-With `sinkMode=idempotent` a row that is written again, because its batch was run again, gets the same message id.
-Readers can therefore drop the copy.
+With `sinkMode=idempotent`, a row that is written a second time, because its batch was repeated, gets the same message
+id.  Readers can therefore drop the second copy.
 """
 
 import os

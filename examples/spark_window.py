@@ -1,8 +1,8 @@
-"""A windowed aggregate: counts the messages of each tag that were stored in each minute.
+"""A windowed aggregate: for each minute and tag, counts the messages that were stored in this minute.
 
     python examples/spark_window.py 127.0.0.1:9876 TopicTest counts-checkpoint
 
-A message that comes more than ten minutes late is not counted, because its window is closed by then.
+A message that arrives more than ten minutes late is not counted, because its window is already closed.
 """
 
 import os

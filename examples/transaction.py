@@ -2,8 +2,8 @@
 
     python examples/transaction.py 127.0.0.1:9876 TopicTest payments.db 7
 
-If the process dies between the two commits, the broker asks the `checker` of the next process, which looks the payment
-up in the database.
+If the process dies between the two commits, the broker asks the `checker` of the next process, which looks for the
+payment in the database.
 """
 
 import sqlite3
@@ -25,10 +25,11 @@ def main(name_server: str, topic: str, database: str, order: str) -> None:
         return is_paid(database, message.keys or "")
 
     with Producer(name_server, group="payments", checker=checker) as producer:
-        producer.check_transactions(topic)  # answers the broker about transactions that an earlier process left open
+        # Answers the broker's questions about transactions that an earlier process has left open.
+        producer.check_transactions(topic)
         with producer.transaction() as transaction:
             transaction.send(Message.json(topic, {"id": order, "paid": True}, keys=order))
-            with sqlite3.connect(database) as connection:  # an error rolls back the database and the message
+            with sqlite3.connect(database) as connection:  # an error here rolls back both the database and the message
                 connection.execute("INSERT INTO paid VALUES (?)", [order])
         print("order", order, "is paid:", transaction.status.name if transaction.status else "")
 

@@ -1,9 +1,9 @@
-"""A worker: consumes JSON messages of a topic and acknowledges each when its work is done.
+"""A worker: consumes JSON messages of a topic, and acknowledges each one when the work for it is done.
 
     python examples/worker.py 127.0.0.1:9876 TopicTest
 
-Start several workers, and they share the messages of their group.  A worker that gets SIGTERM finishes the message that
-it works on, and ends.
+Several workers that run at the same time share the messages of their group.  A worker that gets SIGTERM ends after it
+has finished its present message.
 """
 
 import signal
@@ -15,7 +15,7 @@ from rocketsim_client import Consumer
 
 
 def work(order: Any) -> None:
-    """Does the work for a message.  A message may be delivered twice, so doing its work again must do no harm."""
+    """Does the work for a message.  A message can be delivered twice, so doing the work twice must do no harm."""
     print("order", order["id"], "is packed", flush=True)
 
 
@@ -30,7 +30,8 @@ def main(name_server: str, topic: str) -> None:
             try:
                 work(message.json())
             except Exception as error:
-                # The message is delivered again after a back-off, and goes to %DLQ%workers after too many failures.
+                # The message is delivered again after a back-off, and after too many failures goes to the topic
+                # %DLQ%workers.
                 print("message", message.msg_id, "has failed:", repr(error), flush=True)
                 consumer.nack(message)
             else:

@@ -1,6 +1,7 @@
 """A broker pair for tests of programs that use RocketSim: `pair()`, and fixtures for pytest in `plugin.py`.
 
-pytest imports this package at each of its starts, so the names bring their module when they are first asked for.
+pytest imports this package whenever it starts, so the module behind a name is imported only when the name is first
+used.
 """
 
 from typing import TYPE_CHECKING

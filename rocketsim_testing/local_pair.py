@@ -1,4 +1,6 @@
-"""A name server, a master and its slave as processes on this machine, on free ports, which a test may kill."""
+"""Runs a name server, a master and its slave as processes on this machine, on free ports, so that a test can kill
+them.
+"""
 
 import contextlib
 import itertools
@@ -14,28 +16,31 @@ from rocketsim_cli.until_parent_ends import lifeline
 from rocketsim_client import Admin, GroupNotExist, RocketSimError
 
 TIMEOUT_S = 60.0
-# Deletes the folder of a process that was killed.  Its servers end at the same moment and may still write.
+# Deletes the folder of a process that was killed, after this process ends.  The killed process's servers end at the
+# same moment and may still write, so the deletion is tried several times.
 REMOVE_AFTER_PARENT = 'cat; for again in 1 2 3 4 5; do rm -rf -- "$1" && exit; sleep 1; done'
 
 
 @contextlib.contextmanager
 def pair(*, sync: bool = True, **keys: object) -> "Iterator[Pair]":
-    """A pair that is complete: both brokers are registered, and the slave has what the master has.
+    """Starts a broker pair and yields it once it is complete: both brokers are registered, and the slave has all that
+    the master has.
 
         with rocketsim_testing.pair() as pair:
             topic = pair.make_topic()
             with Producer(pair.name_server) as producer:
                 producer.send(Message(topic, b"a body"))
 
-    `sync`: a SYNC_MASTER; otherwise an ASYNC_MASTER.  `keys`: further keys of both brokers' configuration, such as
-    `slaveWaitTimeMs=1000`.  Processes and files are gone after the block, also if this process is killed in it.
+    With `sync` the master is a SYNC_MASTER, otherwise an ASYNC_MASTER.  `keys` are further keys of both brokers'
+    configuration, such as `slaveWaitTimeMs=1000`.  The servers and their files are gone after the block, even if this
+    process is killed in it.
     """
     folder = Path(tempfile.mkdtemp(prefix="rocketsim-testing-"))
     remover = subprocess.Popen(
         ["sh", "-c", REMOVE_AFTER_PARENT, "sh", str(folder)],
         stdin=lifeline(),
         stdout=subprocess.DEVNULL,
-        process_group=0,  # Ctrl-C in the terminal does not end it before the files are gone
+        process_group=0,  # Ctrl-C in the terminal must not end it before the files are deleted
     )
     try:
         given = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in keys.items()}
@@ -53,7 +58,7 @@ def pair(*, sync: bool = True, **keys: object) -> "Iterator[Pair]":
 
 
 class Pair:
-    """Waits raise TimeoutError, which says what is missing."""
+    """A running broker pair, whose waiting methods raise a TimeoutError that says what is missing."""
 
     def __init__(self, cluster: LocalCluster, admin: Admin) -> None:
         self._cluster = cluster
@@ -63,51 +68,58 @@ class Pair:
 
     @property
     def name_server(self) -> str:
-        """Its address, for clients."""
+        """The address of the name server, for clients."""
         return self._cluster.name_server
 
     @property
     def admin(self) -> Admin:
-        """An admin client of the pair."""
+        """An admin client that is connected to the pair."""
         return self._admin
 
     @property
     def master_address(self) -> str:
-        """The broker that is the master, or was it when it was killed."""
+        """The address of the master, also after the master was killed."""
         return self._master.address
 
     @property
     def slave_address(self) -> str:
-        """The other broker."""
+        """The address of the slave."""
         return self._slave.address
 
     def make_topic(self, name: str = "", *, queues: int = 4) -> str:
-        """Makes a topic, under a new name unless one is given, and returns its name once clients can send to it."""
+        """Creates a topic, with a new name if none is given, and returns the name once clients can send to the
+        topic.
+        """
         topic = name or f"Topic-{next(self._topics)}"
         self._admin.update_topic(topic, read_queue_nums=queues, write_queue_nums=queues)
         self._wait(lambda: topic in self._admin.topic_list(), f"the name server knows topic {topic}", TIMEOUT_S)
         return topic
 
     def kill_master(self) -> None:
-        """SIGKILL, as a crash is.  Clients read from the slave then, and sends fail until `promote` or `restart`."""
+        """Kills the master with SIGKILL, like a crash.  Clients then read from the slave, and sends fail until
+        `promote` or `restart` is called.
+        """
         self._master.kill()
 
     def kill_slave(self) -> None:
-        """SIGKILL.  Sends are answered SLAVE_NOT_AVAILABLE then, if the master is a SYNC_MASTER."""
+        """Kills the slave with SIGKILL.  If the master is a SYNC_MASTER, sends then get the status
+        SLAVE_NOT_AVAILABLE.
+        """
         self._slave.kill()
 
     def promote(self) -> None:
-        """Makes the slave the master, after `kill_master`; returns when clients find it.  `restart` brings the former
-        master back as its slave."""
+        """Makes the slave the master after `kill_master`, and returns once clients find the new master.  `restart` then
+        starts the former master as the slave.
+        """
         self._admin.promote_slave(self._slave.address, broker_name=self._slave.broker_name)
         self._master, self._slave = self._slave, self._master
         self._wait(self._is_master_known, "the name server knows the new master", TIMEOUT_S)
 
     def restart(self, timeout_s: float = TIMEOUT_S) -> None:
-        """Starts the brokers that do not run, and returns when the pair is complete."""
+        """Starts the brokers that are not running, and returns once the pair is complete."""
         stopped = [broker for broker in (self._master, self._slave) if not broker.is_running()]
         for broker in stopped:
-            # A master that was replaced follows as a slave, under an id that its new master does not have.
+            # A master that was replaced comes back as a slave, with an id that differs from the new master's.
             broker.launch(**({"brokerRole": "SLAVE", "brokerId": 1} if broker is self._slave else {}))
         for broker in stopped:
             broker.wait_until_ready()
@@ -115,7 +127,7 @@ class Pair:
             self.wait_until_complete(timeout_s)
 
     def wait_until_complete(self, timeout_s: float = TIMEOUT_S) -> None:
-        """Returns when both brokers are registered and the slave has what the master has."""
+        """Returns once both brokers are registered and the slave has all that the master has."""
 
         def is_complete() -> bool:
             (status,) = self._admin.ha_status(broker_addr=self._master.address)
@@ -128,7 +140,7 @@ class Pair:
         self._wait(is_complete, "the pair is complete", timeout_s)
 
     def lag(self, group: str, topic: str) -> int | None:
-        """How many messages of the topic the group has yet to settle; None before it has begun."""
+        """Returns how many messages of the topic the group has not settled yet, or None if it has not begun."""
         try:
             rows = self._admin.consumer_progress(group=group, topic=topic)
         except GroupNotExist:
@@ -136,7 +148,7 @@ class Pair:
         return sum(row.diff for row in rows) if rows else None
 
     def wait_for_lag(self, group: str, topic: str, lag: int = 0, timeout_s: float = TIMEOUT_S) -> None:
-        """Returns when the group has begun and has at most `lag` messages of the topic yet to settle."""
+        """Returns once the group has begun and has at most `lag` messages of the topic left to settle."""
 
         def is_reached() -> bool:
             found = self.lag(group, topic)
@@ -155,7 +167,7 @@ class Pair:
                 if holds():
                     return
                 trouble = ""
-            except RocketSimError as error:  # of a broker that starts or has just ended
+            except RocketSimError as error:  # expected from a broker that is starting or has just ended
                 trouble = f": {error}"
             if time.monotonic() > until:
                 servers = "; ".join(map(_words, self._cluster.servers))

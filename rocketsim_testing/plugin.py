@@ -1,17 +1,21 @@
-"""Fixtures for pytest, which finds them by the package's entry point.  Servers start with the first test that asks."""
+"""Fixtures for pytest, which finds them by the package's entry point.  The servers start with the first test that uses
+a fixture.
+"""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 
-if TYPE_CHECKING:  # gRPC is imported by the first test that needs it
+if TYPE_CHECKING:  # at run time, gRPC is imported only by the first test that needs it
     from rocketsim_testing import Pair
 
 
 @pytest.fixture(scope="session")
 def rocketsim_session_pair() -> "Iterator[Pair]":
-    """One pair for the whole session.  It stays as each test leaves it, so a killed broker stays killed."""
+    """A broker pair for the whole session.  The pair stays as each test leaves it, so a killed broker is not started
+    again.
+    """
     from rocketsim_testing import pair
 
     with pair() as started:
@@ -20,12 +24,12 @@ def rocketsim_session_pair() -> "Iterator[Pair]":
 
 @pytest.fixture
 def rocketsim_pair(rocketsim_session_pair: "Pair") -> "Iterator[Pair]":
-    """The pair of the session.  Brokers that the test has killed run again afterwards."""
+    """The broker pair of the session.  Brokers that the test has killed are started again after the test."""
     yield rocketsim_session_pair
     rocketsim_session_pair.restart()
 
 
 @pytest.fixture
 def rocketsim_topic(rocketsim_pair: "Pair") -> str:
-    """A new topic for this test, with four queues."""
+    """The name of a new topic for this test, with four queues."""
     return rocketsim_pair.make_topic()

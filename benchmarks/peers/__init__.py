@@ -1,4 +1,4 @@
-"""The peers of RocketSim: Kafka and RocketMQ from Maven, and two Python clients from pip.
+"""The alternatives with which RocketSim is compared: Kafka and RocketMQ from Maven, and two Python clients from pip.
 
-A peer that is not available is a `Missing` with the reason, and never a figure.
+If a peer is not available, it is replaced by a `Missing` with the reason, and has no figure.
 """

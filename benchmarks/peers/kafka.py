@@ -1,4 +1,6 @@
-"""Starts one Apache Kafka broker (KRaft, combined mode) from Maven's jars, and finds the jars of Spark's connector."""
+"""Starts an Apache Kafka broker (KRaft, combined mode) from Maven's jars, and finds the jars of Spark's Kafka
+connector.
+"""
 
 import base64
 import subprocess
@@ -17,14 +19,14 @@ BROKER_VERSION = "4.2.1"
 CONNECTOR_VERSION = "4.2.0"
 HEAP = "1g"
 START_TIMEOUT_S = 60.0
-# The options with which Kafka's kafka-run-class.sh starts its JVMs.
+# The JVM options that Kafka's own kafka-run-class.sh uses.
 _GC = "-server -XX:+UseG1GC -XX:MaxGCPauseMillis=20 -XX:InitiatingHeapOccupancyPercent=35 -Djava.awt.headless=true"
-# With its defaults, 64 KiB sockets and polls of 500 records, Spark's Kafka source leaves half of two cores idle.
+# With its defaults of 64 KiB sockets and 500 records a poll, Spark's Kafka source leaves half of two cores idle.
 TUNED_SOURCE = {"kafka.receive.buffer.bytes": str(2 << 20), "kafka.max.poll.records": "5000"}
 
 
 def connector_jars() -> list[str]:
-    """Returns the connector's jars for `spark.jars`."""
+    """Returns the jars of Spark's Kafka connector, for `spark.jars`."""
     folder = maven.jars("kafka.xml", "spark", f"spark-kafka-{CONNECTOR_VERSION}")
     return sorted(str(path) for path in folder.glob("*.jar"))
 
@@ -83,7 +85,7 @@ auto.create.topics.enable=false
             raise Unavailable(f"Kafka does not answer: {output[-500:]}")
         yield Kafka(f"127.0.0.1:{port}", jars, folder)
     finally:
-        leash.kill(process)  # with SIGKILL, because its store is not needed any more
+        leash.kill(process)  # with SIGKILL, because the broker's store is not needed any more
         process.wait()
 
 

@@ -1,4 +1,6 @@
-"""The load process of confluent-kafka, `python -m benchmarks.peers.kafka_client ADDRESS` in the peers' environment."""
+"""The load process of confluent-kafka, which runs in the peers' environment as `python -m benchmarks.peers.kafka_client
+ADDRESS`.
+"""
 
 import sys
 import time
@@ -7,7 +9,7 @@ from typing import Any
 
 from benchmarks.driver_loop import serve
 
-# By default librdkafka stops fetching for a second when 100,000 messages wait.
+# By default librdkafka pauses fetching for a second whenever 100,000 messages wait.
 TUNED = {"fetch.queue.backoff.ms": 5, "queued.min.messages": 1_000_000}
 
 
@@ -27,7 +29,7 @@ def main(address: str) -> None:
         )
 
     def fill(topic: str, count: int, size: int) -> dict[str, Any]:
-        """Sends numbered bodies like those of bodies.py."""
+        """Sends numbered bodies in the format of bodies.py."""
         made, filler = producer(), b"x" * (size - 20)
         begun = time.perf_counter()
         for number in range(count):
@@ -40,7 +42,7 @@ def main(address: str) -> None:
         return {"messages": count, "seconds": seconds, "rate": count / seconds}
 
     def consume(topic: str, crc: int = 0) -> dict[str, Any]:
-        """Reads the topic in lists of 10,000 messages and uses every value."""
+        """Reads the whole topic in lists of up to 10,000 messages and uses every value."""
         consumer = Consumer({"bootstrap.servers": address, "group.id": "bench", "enable.auto.commit": False, **TUNED})
         total, at = 0, []
         for number in consumer.list_topics(topic, timeout=10).topics[topic].partitions:
@@ -62,7 +64,7 @@ def main(address: str) -> None:
         return {"messages": count, "seconds": seconds, "rate": count / seconds, "bytes": size, "checksum": crcs}
 
     def paced(topic: str, size: int, rate: int, seconds: int) -> dict[str, Any]:
-        """Sends `rate` messages a second.  Bodies begin with the time of sending (ns, 20 digits)."""
+        """Sends `rate` messages a second.  Each body begins with the time of the send (ns, 20 digits)."""
         made, filler = producer(), b"x" * (size - 20)
         begun, sent = time.perf_counter(), 0
         while sent < rate * seconds:

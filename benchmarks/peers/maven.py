@@ -1,4 +1,4 @@
-"""Downloads jars from Maven by their coordinates, once, into the user's cache directory."""
+"""Downloads jars from Maven once, by their coordinates, into the user's cache directory."""
 
 import os
 import subprocess
@@ -17,7 +17,9 @@ def cache() -> Path:
 
 
 def jars(pom: str, profile: str, name: str) -> Path:
-    """Returns the folder with the jars of a profile of benchmarks/peers/POM."""
+    """Returns the folder with the jars that a profile of benchmarks/peers/POM names, and downloads them if they are
+    missing.
+    """
     folder = cache() / name
     done = folder / "complete"
     if not done.exists():

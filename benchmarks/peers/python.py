@@ -1,7 +1,7 @@
-"""Installs the Python peers, confluent-kafka and RocketMQ's official client, in an environment of their own.
+"""Installs the Python peers (confluent-kafka and RocketMQ's official client) in a virtual environment of their own.
 
-The environment is in the user's cache.  The peers have an environment of their own, because the official client needs
-other versions of grpcio and protobuf.
+The environment is in the user's cache directory.  The peers need their own environment, because the official client
+requires other versions of grpcio and protobuf.
 """
 
 import subprocess
@@ -17,7 +17,7 @@ INSTALL_TIMEOUT_S = 900
 
 
 def environment() -> Path:
-    """Creates the environment if it is missing, and returns its interpreter."""
+    """Creates the environment if it is missing, and returns the path of its interpreter."""
     folder = maven.cache() / "python-peers"
     python = folder / "bin" / "python"
     stamp = folder / "made-for"
@@ -38,6 +38,6 @@ def environment() -> Path:
 
 
 def driver(name: str, script: str, log: Path, *arguments: str) -> Driver:
-    """Starts benchmarks/peers/SCRIPT in that environment."""
+    """Starts benchmarks/peers/SCRIPT in the peers' environment."""
     command = [str(environment()), "-m", f"benchmarks.peers.{script}", *arguments]
     return Driver(name, command, log, {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"})

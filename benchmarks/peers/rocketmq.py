@@ -1,7 +1,8 @@
-"""Starts RocketMQ as a peer: name server, master, slave and proxy from Maven's jars, and a load process in Java.
+"""Starts RocketMQ as a peer (name server, master, slave and proxy) from Maven's jars, and a load process in Java.
 
-Since 5.0 RocketMQ's SYNC_MASTER waits for a slave only with `inSyncReplicas=2`.  An empty slave copies only the newest
-log file; a slave that has the beginning of the log copies the rest.  The proxy ends if no broker is registered yet.
+Since 5.0, a SYNC_MASTER of RocketMQ waits for a slave only if it has `inSyncReplicas=2`.  An empty slave of RocketMQ
+copies only the newest log file, but a slave that has the beginning of the log copies all the rest.  RocketMQ's proxy
+ends at once if no broker is registered yet.
 """
 
 import hashlib
@@ -28,7 +29,7 @@ CLUSTER = "bench"
 V2_CLIENT = "5.2.0"
 BROKER = "peer-a"
 HEAP = "1g"
-FILE_SIZE = 256 << 20  # the size of log files, the same as for our broker
+FILE_SIZE = 256 << 20  # the size of a log file, as for RocketSim's broker
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 60.0
 CATCH_UP_S = 120.0
@@ -40,13 +41,13 @@ RAISED_LIMITS = {
     "maxTransferCountOnMessageInDisk": 1024,
     "maxTransferBytesOnMessageInDisk": 4 << 20,
 }
-# A smoke run sets options of Spark's JVMs in the environment, which do not fit RocketMQ's JVMs.
+# A smoke run sets, in the environment, options for Spark's JVMs, which RocketMQ's JVMs must not get.
 NO_OPTIONS = {"JDK_JAVA_OPTIONS": ""}
 _MAIN = "org.apache.rocketmq."
 
 
 class JavaServer:
-    """A JVM that can be ended and started again with the same files."""
+    """A JVM that can be ended and then started again on the same files."""
 
     def __init__(self, jars: Path, folder: Path, name: str, port: int, heap: str, *main: str) -> None:
         self.name = name
@@ -56,7 +57,7 @@ class JavaServer:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> float:
-        """Starts the JVM; returns the seconds until its port accepts."""
+        """Starts the JVM, and returns the seconds until its port accepts connections."""
         begun = time.perf_counter()
         environment = {**os.environ, **NO_OPTIONS, "ROCKETMQ_HOME": str(self._folder)}
         with (self._folder / f"{self.name}.out").open("ab") as log:
@@ -74,12 +75,12 @@ class JavaServer:
 
     @property
     def pid(self) -> int:
-        """The process id of the JVM, which must have been started."""
+        """The process id of the JVM, which must be running."""
         assert self._process is not None
         return self._process.pid
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Sends a signal, if the JVM runs."""
+        """Sends a signal to the JVM if it was started."""
         if self._process is not None:
             self._process.send_signal(number)
 
@@ -98,9 +99,10 @@ class JavaServer:
 
 
 class RocketMq:
-    """A running RocketMQ.  `load` is the Java client, which has sent for `loaded_s` seconds.
+    """A running RocketMQ.  `load` is the Java client's load process, which has sent for `loaded_s` seconds in all.
 
-    RocketMQ is a `Sleeper`, because its idle brokers use 0.1 to 0.3 cores, and more while they build consume queues.
+    RocketMQ is a `Sleeper`, because its brokers use 0.1 to 0.3 cores even when idle, and more while they build consume
+    queues.
     """
 
     def __init__(
@@ -120,7 +122,9 @@ class RocketMq:
         return f"127.0.0.1:{self.master.port}"
 
     def sleep(self) -> None:
-        """Stops all processes except the name server, which would remove the brokers after a while."""
+        """Stops (SIGSTOP) all processes except the name server, because a stopped name server would later remove the
+        brokers.
+        """
         self._asleep = True
         self._signal(signal.SIGSTOP)
 
@@ -130,8 +134,8 @@ class RocketMq:
 
     @contextmanager
     def awake(self) -> Iterator[None]:
-        """Wakes the processes for the block and waits until they finish earlier work.  Processes that slept before
-        sleep again afterwards.
+        """Keeps the processes awake in the block, which begins after they had time to finish earlier work.  If the
+        processes slept before the block, they sleep again after it.
         """
         asleep = self._asleep
         if asleep:
@@ -149,7 +153,7 @@ class RocketMq:
         os.kill(self.load.pid, number)
 
     def ask(self, words: str, **options: object) -> dict[str, Any]:
-        """Sends a command to the Java client and returns its answer."""
+        """Sends a command to the Java client's load process and returns its answer."""
         with self.awake():
             return self.load.ask(words, **options)
 
@@ -173,7 +177,7 @@ def java(class_path: str, folder: Path, heap: str, *main: str) -> list[str]:
 
 
 def load_classes(jars: Path, name: str) -> Path:
-    """Compiles NAME.java once for each version of its source, since that takes as long as a server's start."""
+    """Compiles NAME.java once for each version of its source, because compiling takes as long as a server's start."""
     source = maven.HERE / f"{name}.java"
     folder = maven.cache() / f"{name}-{hashlib.sha256(source.read_bytes()).hexdigest()[:12]}"
     if not folder.exists():
@@ -213,8 +217,8 @@ def broker(
         "fileReservedTime": 480,
         "slaveTimeout": 60_000,  # as for our broker
         "syncFlushTimeout": 60_000,
-        "haHousekeepingInterval": 600_000,  # so that the master does not drop a slave that was stopped between runs
-        "waitTimeMillsInSendQueue": 5_000,  # its default of 200 ms refuses sends when the machine stalls
+        "haHousekeepingInterval": 600_000,  # the master must not drop a slave that was stopped between runs
+        "waitTimeMillsInSendQueue": 5_000,  # with the default of 200 ms, sends are refused when the machine stalls
         "osPageCacheBusyTimeOutMills": 5_000,
         "diskMaxUsedSpaceRatio": 95,
         **keys,
@@ -233,7 +237,7 @@ def running(
     flush: bool = False,
     keys: Mapping[str, object] | None = None,
 ) -> Iterator[RocketMq]:
-    """Starts RocketMQ.  With `sync` the master is a SYNC_MASTER that waits for its slave."""
+    """Starts RocketMQ.  With `sync` the master is a SYNC_MASTER that really waits for its slave."""
     jars = maven.jars("rocketmq.xml", "all", f"rocketmq-{VERSION}")
     folder.mkdir(parents=True)
     port = free_port()
@@ -247,7 +251,7 @@ def running(
     slave = broker(jars, folder, "slave", "SLAVE", disk, name_server, settings) if pair else None
     with ExitStack() as servers, java_client(folder, name_server) as load:
         for server in filter(None, (namesrv, master, slave)):
-            # The store is not needed any more, and a clean stop takes long.
+            # SIGKILL, because the store is not needed any more and a clean stop takes long.
             servers.callback(server.end, signal.SIGKILL)
             server.start()
         peer = RocketMq(folder, name_server, master, slave, load)
@@ -257,7 +261,9 @@ def running(
 
 
 def java_client(folder: Path, name_server: str) -> Driver:
-    """Starts a load process with RocketMQ's Java client, for any servers that speak the remoting protocol."""
+    """Starts the load process of RocketMQ's Java client, which works with any servers that speak the remoting
+    protocol.
+    """
     jars = maven.jars("rocketmq.xml", "all", f"rocketmq-{VERSION}")
     folder.mkdir(parents=True, exist_ok=True)
     command = java(f"{load_classes(jars, 'RocketMqLoad')}:{jars}/*", folder, HEAP, "RocketMqLoad", name_server)
@@ -266,7 +272,9 @@ def java_client(folder: Path, name_server: str) -> Driver:
 
 @contextmanager
 def proxy(peer: RocketMq) -> Iterator[str]:
-    """Starts a proxy and yields its gRPC endpoint.  Make a topic first, so that the broker is registered."""
+    """Starts RocketMQ's proxy and yields its gRPC endpoint.  A topic must have been created before, so that the broker
+    is registered.
+    """
     jars = maven.jars("rocketmq.xml", "all", f"rocketmq-{VERSION}")
     port, remoting = free_port(), free_port()
     (peer.folder / "conf").mkdir(exist_ok=True)
@@ -292,13 +300,13 @@ def proxy(peer: RocketMq) -> Iterator[str]:
 
 
 def v2_classes() -> str:
-    """Returns the class path of RocketMqV2Load.java with RocketMQ 5's Java client."""
+    """Returns the class path of RocketMqV2Load.java, with the jars of RocketMQ 5's Java client."""
     jars = maven.jars("rocketmq.xml", "v2-client", f"rocketmq-client-java-{V2_CLIENT}")
     return f"{load_classes(jars, 'RocketMqV2Load')}:{jars}/*"
 
 
 def v2_client(folder: Path, name: str, endpoint: str, topic: str, group: str) -> Driver:
-    """Starts a load process with RocketMQ 5's Java client."""
+    """Starts the load process of RocketMQ 5's Java client."""
     folder.mkdir(parents=True, exist_ok=True)
     command = java(v2_classes(), folder, "512m", "RocketMqV2Load", endpoint, topic, group)
     return Driver(f"RocketMQ's Java client at {name}", command, folder / f"{name.replace(' ', '-')}.log")

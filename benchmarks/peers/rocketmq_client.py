@@ -1,6 +1,6 @@
-"""The load process of RocketMQ's official Python client, which runs in the Python peers' environment.
+"""The load process of RocketMQ's official Python client, which runs in the environment of the Python peers.
 
-`python -m benchmarks.peers.rocketmq_client ENDPOINT TOPIC GROUP` starts it.
+The command is `python -m benchmarks.peers.rocketmq_client ENDPOINT TOPIC GROUP`.
 """
 
 import sys
@@ -18,8 +18,8 @@ class Client:
     def __init__(self, endpoint: str, topic: str, group: str) -> None:
         from rocketmq.v5.client import ClientConfiguration, Credentials
 
-        # The proxy waits for messages for at least 5 s, and refuses (40018) a receive with less time.  The deadline of
-        # a receive is await_duration plus `request_timeout`, whose default of 3 s is too short.
+        # RocketMQ's proxy waits for messages for at least 5 s, and refuses a receive with less time (code 40018).  A
+        # receive has the deadline await_duration plus `request_timeout`, whose default of 3 s is too short for this.
         self._configuration = ClientConfiguration(endpoint, Credentials(), request_timeout=90)
         self._topic = topic
         self._group = group
@@ -41,7 +41,7 @@ class Client:
         return {"messages": done, "seconds": taken, "rate": done / taken}
 
     def send(self, size: int, seconds: float) -> dict[str, Any]:
-        """Sends with blocking calls, one after the other."""
+        """Sends with blocking calls from one thread."""
         producer, took = self._sending(), []
         begun = time.perf_counter()
         while (before := time.perf_counter()) < begun + seconds:
@@ -68,10 +68,10 @@ class Client:
         return message
 
     def consume(self, seconds: float, batch: int) -> dict[str, Any]:
-        """Receives, and acknowledges each message.  The rate of receives counts only the time of receives, and the rate
-        of acks only the time of acks.
+        """Receives messages and acknowledges each of them.  The rate of receives is computed from the time of the
+        receive calls alone, and the rate of acks from the time of the ack calls alone.
 
-        A receive waits for messages, so an empty answer is an error.
+        A receive waits until there are messages, so an empty answer is an error.
         """
         consumer = self._ready()
         receives, acks, count = [], [], 0
@@ -98,7 +98,9 @@ class Client:
         }
 
     def receive(self, seconds: float, batch: int) -> dict[str, Any]:
-        """Receives without acknowledging.  Received messages are invisible for a minute, so a call needs new ones."""
+        """Receives messages without acknowledging them.  Received messages stay invisible for a minute, so each call
+        needs messages that were not received before.
+        """
         consumer = self._ready()
         count = size = 0
         begun = time.perf_counter()
@@ -110,8 +112,8 @@ class Client:
         return {"messages": count, "seconds": taken, "rate": count / taken, "bytes": size}
 
     def _ready(self) -> Any:
-        """Receives until the proxy has the consumer's settings.  The proxy answers 50001 before it
-        has these settings.
+        """Repeats receives until one succeeds, because RocketMQ's proxy needs the consumer's settings first.  The proxy
+        refuses a receive before that (code 50001).
         """
         if self._consumer is None:
             from rocketmq.v5.consumer import SimpleConsumer

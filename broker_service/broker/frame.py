@@ -1,7 +1,8 @@
-"""Checks the records that a client sends to a topic, before they are appended.  One wrong record refuses all of them.
+"""Checks the records that a client sends to a topic, before they are appended.  If one record is wrong, all records of
+the send are refused.
 
-Slaves and readers get the log's bytes as they are, so everything that a client can do wrong is checked here.  Either
-the client has made the frame with the records, or the broker has made the records from the client's messages.
+Slaves and readers get the log's bytes unchanged, so everything that a client can do wrong is checked here.  The records
+of a send come from the client, in a frame, or the broker has made them from the client's messages.
 """
 
 from collections.abc import Sequence
@@ -35,8 +36,8 @@ from broker_service.state.half_messages import PROPERTY_PREPARED
 from broker_service.state.timer_record import PROPERTY_DELETE_KEY, PROPERTY_TIMER_SOURCE
 from broker_service.store.batch import Batch, Fields
 
-# The broker sets these properties when it delivers a delayed message: its level and its offset in the schedule topic.
-# Clients may not set them, because recovery relies on them.
+# The broker sets these properties when it delivers a delayed message: the delay level, and the offset in the schedule
+# topic.  Clients may not set these properties, because recovery relies on them.
 PROPERTY_DELIVERED_LEVEL = "__DELAY_LEVEL"
 PROPERTY_DELIVERED_OFFSET = "__DELAY_OFFSET"
 
@@ -47,7 +48,8 @@ _CLIENT_SYS_FLAGS = (
     | SYS_FLAG_BORN_HOST_V6
     | SYS_FLAG_STORE_HOST_V6
 )
-# Property -> why it is refused.  Without a refusal the broker would store these messages as normal ones.
+# Property that clients may not set -> the reason.  Without this check the broker would store such a message as a normal
+# one.
 UNSUPPORTED: dict[bytes, str] = {
     PROPERTY_PREPARED.encode(): "transactional messages are not supported",
     PROPERTY_DELAY_S.encode(): f"delays in seconds are not supported; use {PROPERTY_DELIVER_MS}",
@@ -65,7 +67,7 @@ SPECIAL = tuple(sorted(UNSUPPORTED.keys() | {_DELAY, _DELIVER, PROPERTY_WAIT.enc
 class FrameLimits:
     max_message_size: int  # the largest body, in bytes
     log_file_size: int
-    store_host_size: int  # 8 or 20 bytes; the broker's own address must fit in
+    store_host_size: int  # size of the address of the broker, 8 or 20 bytes; each record must have room for it
 
     @property
     def max_record_size(self) -> int:
@@ -76,9 +78,9 @@ class FrameLimits:
 class Frame:
     """Checked records of one topic.
 
-    `queues` has the lowest and the highest queue id.  `message` is set if the frame has only one record, and this
-    record has special properties.  These properties give `delay_level`, `deliver_ms` and `waits`.  If `waits` is false,
-    the sender does not wait for disk or slave.
+    `queues` has the lowest and the highest queue id of the records.  `message` is set only if the frame has a single
+    record with special properties.  The fields `delay_level`, `deliver_ms` and `waits` come from these properties.  If
+    `waits` is false, the sender does not wait for the disk or the slave.
     """
 
     batch: Batch
@@ -90,9 +92,10 @@ class Frame:
 
 
 def check_frame(topic: str, data: bytes | memoryview, count: int, crc32: int, limits: FrameLimits) -> Frame:
-    """Checks a client's frame.  Raises MessageIllegal, which names the first wrong message and the reason.
+    """Checks a frame of records from a client.  Raises MessageIllegal, whose text names the first wrong message and the
+    reason.
 
-    An append stamps the records in `data` itself if `data` is a writable view, otherwise in a copy.
+    If `data` is a writable view, the append writes its stamps into it, otherwise into a copy.
     """
     if count <= 0 or not data:
         raise MessageIllegal("the frame has no message")
@@ -122,9 +125,11 @@ def check_records(topic: str, records: Sequence[Record], limits: FrameLimits) ->
 def _checked_at_once(
     topic: str, data: bytearray | memoryview, count: int, limits: FrameLimits
 ) -> tuple[Batch, frozenset[bytes]] | None:
-    """Does all checks of `_checked` in one pass of compiled code.  Returns the batch and its special properties.
+    """Makes all checks of `_checked` in one pass of compiled code.  Returns the batch, and which special properties it
+    has.
 
-    Returns None without the compiled module, or if a rule is broken.  `_checked` then finds the broken rule and raises.
+    Returns None if the compiled module is missing, or if a record breaks a rule.  In that case `_checked` finds the
+    broken rule and raises.
     """
     if kernels.compiled is None:
         return None
@@ -146,7 +151,7 @@ def _checked_at_once(
 
 
 def _checked(topic: str, batch: Batch, limits: FrameLimits, first: Record | None = None) -> Frame:
-    """Checks a batch.  `first` is the batch's first record if that is decoded already."""
+    """Checks a batch.  `first` is the first record, if the caller has already decoded it."""
     batch.check_topic(topic)
     _check_fields(batch, limits)
     lost = batch.lost_sector()
@@ -156,7 +161,9 @@ def _checked(topic: str, batch: Batch, limits: FrameLimits, first: Record | None
 
 
 def _frame_of(batch: Batch, names: frozenset[bytes], first: Record | None = None) -> Frame:
-    """Makes the frame of checked records.  `names` are the special properties that the records have."""
+    """Makes the frame for records that have passed the checks.  `names` are the special properties that these records
+    have.
+    """
     queue_ids = batch.queue_ids
     queues = queue_ids[0], queue_ids[-1]
     if not names:
@@ -167,7 +174,8 @@ def _frame_of(batch: Batch, names: frozenset[bytes], first: Record | None = None
         _check_none_is_delayed(batch, names)
         return Frame(batch, queues)
     message = first or decode(batch.view_bytes(), check_crc=False)
-    # An empty value counts as no value, because RocketMQ's decoder, and so every reader, drops an empty property.
+    # An empty value counts as a missing property, because RocketMQ's decoder, and therefore every reader, drops empty
+    # properties.
     return Frame(
         batch,
         queues,
@@ -179,7 +187,7 @@ def _frame_of(batch: Batch, names: frozenset[bytes], first: Record | None = None
 
 
 def _check_fields(batch: Batch, limits: FrameLimits) -> None:
-    """Raises MessageIllegal for the first message that breaks a rule."""
+    """Raises MessageIllegal for the first message whose fields break a rule."""
     for number, fields in batch.fields():
         body, properties, record, flag, host = broken = _broken(fields, limits)
         if (body | properties | record | flag | host) is False:
@@ -193,8 +201,7 @@ def _check_fields(batch: Batch, limits: FrameLimits) -> None:
 
 
 def _broken(fields: Fields, limits: FrameLimits) -> tuple[Any, ...]:
-    """Returns, for each rule, True if the message breaks the rule.  If the fields are columns, it returns an array of
-    bools for each rule."""
+    """Returns for each rule whether the message breaks it: a bool, or an array of bools if the fields are columns."""
     flags = fields.sys_flag
     return (
         fields.body_size > limits.max_message_size,

@@ -1,10 +1,12 @@
-"""PutPath checks and appends the records that clients send, and waits until they may be acknowledged.
+"""PutPath checks and appends the records that clients send, and waits until their sends may be acknowledged.
 
 A put has two steps.  `append` checks the records and appends them.  `safe` then waits until the records are as safe as
-the mode promises: flushed with SYNC_FLUSH, on a slave with SYNC_MASTER.  One flush, or one acknowledgement of a slave,
-ends the waits of all puts that it covers (`replication/acknowledgement.py`), so puts that come together share the cost.
+the broker's mode promises: flushed to disk with SYNC_FLUSH, on a slave with SYNC_MASTER.  One flush, or one
+acknowledgement of a slave, ends the waiting of all puts that it covers (`replication/acknowledgement.py`), so
+simultaneous puts share its cost.
 
-`append` has two parts for callers that must act between them: `admit` checks, and `place` appends.
+A caller that must act between check and append calls the two parts of `append` itself: `admit`, which checks, and
+`place`, which appends.
 """
 
 import asyncio
@@ -40,13 +42,14 @@ from broker_service.state.timer_record import MAX_TIMERS, waiting_record
 
 logger = logging.getLogger(__name__)
 
-# The most bytes of puts that wait, because gRPC keeps a request until its call ends.  A single put may always wait.
+# Limit for the bytes of waiting puts, because gRPC keeps a request in memory until its call ends.  If no other put
+# waits, a put may be larger than this limit.
 MAX_PENDING_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Send(ABC):
-    """The records of one send to one topic.  The records are stored or refused as a whole."""
+    """The records of one send call, all to one topic.  Either all records are stored or all are refused."""
 
     topic: str
     epoch: int = 0
@@ -61,7 +64,9 @@ class Send(ABC):
     @property
     @abstractmethod
     def message(self) -> Record:
-        """Returns the first record, which may not be checked yet.  Raises MessageIllegal if it cannot be decoded."""
+        """Returns the first record, which may not have been checked yet.  Raises MessageIllegal if the record cannot be
+        decoded.
+        """
 
     @abstractmethod
     def check(self, limits: FrameLimits) -> Frame: ...
@@ -69,7 +74,7 @@ class Send(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameSend(Send):
-    """A send whose records the client has encoded.  If `records` is writable, the put may change it."""
+    """A send whose records the client has encoded.  If `records` is writable, storing it may change its bytes."""
 
     records: bytes | memoryview
     count: int
@@ -112,8 +117,8 @@ class RecordsSend(Send):
 class Placed:
     """Appended records, with their size in bytes.
 
-    With `waits` the sender waits until the records are safe, otherwise only until they are appended.  `began` is when
-    the append began, on the broker's monotonic clock.
+    With `waits` the sender waits until the records are safe, and without it only until they are appended.  `began` is
+    the time when the append began, on the broker's monotonic clock.
     """
 
     appended: Appended
@@ -124,14 +129,16 @@ class Placed:
 
 @dataclass(slots=True)
 class _Turn:
-    """The sends to a topic that wait in order until a change of the topic is written."""
+    """Sends that wait, in their order, until a change of their topic is written."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     sends: int = 0
 
 
 class PutPath:
-    """Stores sends.  `timers` returns how many messages wait for their delivery time; a recall counts as several."""
+    """Stores sends.  `timers` returns how many messages wait for their delivery time, where a recall counts as
+    several.
+    """
 
     def __init__(self, broker: Broker, traffic: Traffic, timers: Callable[[], int] = lambda: 0) -> None:
         self._broker = broker
@@ -146,21 +153,21 @@ class PutPath:
         self._pending_bytes = 0
         self._idle = asyncio.Event()
         self._idle.set()
-        self._turns: dict[str, _Turn] = {}  # topic that is being created or changed -> its waiting sends
+        self._turns: dict[str, _Turn] = {}  # topic that is being created, changed or deleted -> its waiting sends
 
     async def append(self, send: Send) -> Placed:
         """Checks and appends a send.
 
-        Check and append are one step of the event loop, so two sends never interleave.  If the topic must be created
-        first, this send and later sends to the topic wait for the disk before that step.
+        Check and append are one step of the event loop, so two sends never mix.  If the topic must be created first,
+        this send and later sends to the topic wait, before that step, until the topic is on disk.
         """
         return self.place(send, await self.admit(send))
 
     async def admit(self, send: Send) -> Frame:
-        """Checks a send and returns its records.
+        """Checks a send and returns its records as a frame.
 
-        The caller must append them with `place` before it awaits anything else, because the facts against which they
-        were checked may change then.
+        The caller must append them with `place` before it awaits anything else, because what was checked can change
+        during an await.
         """
         try:
             return await self._admitted(send)
@@ -179,7 +186,9 @@ class PutPath:
             return await self._admitted_in_turn(send, size)
 
     def place(self, send: Send, frame: Frame, instead: Record | None = None) -> Placed:
-        """Appends a frame that `admit` has returned.  `instead` is appended in place of the frame's only message."""
+        """Appends the records of a frame that `admit` has returned.  If `instead` is given, it is appended in place of
+        the frame's only message.
+        """
         began = self._broker.clock()
         self._broker.acknowledgements.check_room()
         stored = instead or self._waiting(frame)
@@ -189,9 +198,9 @@ class PutPath:
         return Placed(appended, size, frame.waits, began)
 
     def append_own(self, message: Record) -> Placed:
-        """Appends a record that the broker has made because a client has asked for it: a recall.
+        """Appends a record that the broker has made at a client's request, such as a recall.
 
-        The record is appended even while the disk is above its warning level.
+        Such a record is appended even while the disk is above its warning level.
         """
         broker = self._broker
         broker.check_writable()
@@ -203,10 +212,11 @@ class PutPath:
         return Placed(self._append_one(message), len(message.body), began=began)
 
     def append_back(self, message: Record, delay_level: int) -> Placed:
-        """Appends a copy of a message that a consumer gives back.  The broker has created the copy's topic.
+        """Appends a copy of a message that a consumer has returned for a later delivery.  The caller has already
+        created the copy's topic.
 
-        If `delay_level` is not 0, the copy is delivered after that delay.  The copy is appended even while the disk is
-        above its warning level.
+        If `delay_level` is not 0, the copy is delivered after the delay of this level.  The copy is appended even while
+        the disk is above its warning level.
         """
         self._broker.check_writable()
         if reason := self._broker.store.admission.why_not_writable():
@@ -216,7 +226,9 @@ class PutPath:
         return Placed(self._append_one(stored), len(message.body))
 
     async def safe(self, placed: Placed, timeout_s: float) -> PutStatus:
-        """Waits until the records are as safe as the mode promises, or until the time-out.  Returns the status."""
+        """Waits until the records are as safe as the broker's mode promises, or until the time-out.  Returns the
+        status.
+        """
         if not placed.waits:
             self._observe(placed)
             return PutStatus.PUT_OK
@@ -235,7 +247,7 @@ class PutPath:
 
     @contextmanager
     def _counted(self, size: int) -> Iterator[None]:
-        """Counts a put of this size as waiting while the context is open."""
+        """While the context is open, counts a put of this size as waiting."""
         self._pending += 1
         self._pending_bytes += size
         self._idle.clear()
@@ -254,10 +266,10 @@ class PutPath:
             )
 
     async def _admitted_in_turn(self, send: Send, size: int) -> Frame:
-        """Does the work of `admit` for a topic that is being created, deleted or changed.
+        """Does the work of `admit` while the topic is being created, deleted or changed.
 
-        The sends to this topic keep their order, because the lock is fair and the next send continues in a later step
-        of the event loop.
+        The waiting sends to this topic keep their order, because the lock is fair, and each send continues in a later
+        step of the event loop than the one before.
         """
         turn = self._turns.setdefault(send.topic, _Turn())
         turn.sends += 1
@@ -277,12 +289,12 @@ class PutPath:
         return frame
 
     async def drained(self) -> None:
-        """Waits until every put is answered."""
+        """Waits until no put is waiting any more."""
         await self._idle.wait()
 
     def _checked(self, send: Send, size: int) -> Frame | None:
-        """Checks a send.  Returns None if the send is valid and its topic does not exist.  Only then the topic is
-        created.
+        """Checks a send.  Returns None if the send is valid but its topic does not exist.  A topic is created only for
+        a valid send.
         """
         broker = self._broker
         if send.broker_name and send.broker_name != broker.config.broker_name:
@@ -324,7 +336,7 @@ class PutPath:
                 )
 
     def _waiting(self, frame: Frame) -> Record | None:
-        """Returns the record in which a delayed message waits; None if the message is delivered at once."""
+        """Returns the record in which a delayed message waits, or None if the message is delivered at once."""
         if frame.message is None:
             return None
         if frame.delay_level:
@@ -335,7 +347,9 @@ class PutPath:
         return None
 
     def _delayed(self, delay_level: int, message: Record) -> Record:
-        """Makes the message for the schedule topic.  As in RocketMQ, its real topic and queue become properties."""
+        """Makes the record of a delayed message for the schedule topic.  As in RocketMQ, the message's real topic and
+        queue become properties of this record.
+        """
         level = min(delay_level, len(self._broker.config.delay_levels_ms))
         properties = {
             **message.properties,
@@ -343,7 +357,8 @@ class PutPath:
             PROPERTY_REAL_QUEUE_ID: str(message.queue_id),
             record.PROPERTY_DELAY: str(level),
         }
-        properties.pop(record.PROPERTY_DELIVER_MS, None)  # as in RocketMQ, a level overrides a delivery time
+        # As in RocketMQ, a delay level takes precedence over a delivery time.
+        properties.pop(record.PROPERTY_DELIVER_MS, None)
         return replace(message, topic=SCHEDULE_TOPIC, queue_id=level - 1, properties=properties)
 
     def _append_one(self, message: Record) -> Appended:

@@ -1,1 +1,1 @@
-"""Holds the state of one broker, which all its other parts use."""
+"""The state of one broker, which all other parts of the broker use."""

@@ -1,6 +1,6 @@
 """Broker is the state that all parts of a broker share: role, epoch, configuration, tables and log.
 
-The work on this state is done in `put.py` and in the folders `reads`, `delayed` and `leadership`.
+The code that works on this state is in `put.py` and in the folders `reads`, `delayed` and `leadership`.
 """
 
 import logging
@@ -39,8 +39,8 @@ Queue = tuple[str, int]
 
 
 class Broker:
-    """Holds the state that a broker's parts share.  Only the event loop's thread uses it.  `config` has the current
-    role and broker id, which a promotion changes.
+    """Holds the state that all parts of a broker share.  Only the event loop's thread may use this object.  A promotion
+    changes the role and the broker id in `config`.
     """
 
     def __init__(
@@ -70,17 +70,18 @@ class Broker:
         self.changes = MetadataChanges(tables, mastership, slaves)
         self._epochs = epochs
         self.store_host = store_host
-        self.clock = clocks.monotonic  # monotonic seconds, which never go back
+        self.clock = clocks.monotonic  # monotonic seconds, which never decrease
         self.time = BrokerTime(clocks, store)
-        self.now_ms = self.time.now_ms  # milliseconds for store times and durations, which never fall
-        self.day_ms = self.time.day_ms  # the time of day in milliseconds, for times that clients choose
+        self.now_ms = self.time.now_ms  # milliseconds since 1970 for store times and durations, which never decrease
+        self.day_ms = self.time.day_ms  # the time of day in milliseconds, for delivery times that clients choose
         self.stopping = False
-        self.failure: str | None = None  # the error of the flush that failed, after which nothing is written
+        self.failure: str | None = None  # the error of a failed flush; after it nothing more is written
         self.config_changed: list[Callable[[BrokerConfig], None]] = []
-        self.members_changed = Notice()  # notified of each answer of a name server or of a broker of this name
-        self.description_changed = Notice()  # notified when the registration at name servers must change
-        # Each function is called with group, topic and the new offsets before the table of offsets is reset.
-        # A function returns True if it has moved an offset that it keeps itself.
+        self.members_changed = Notice()  # notified of each answer of a name server or of another broker of this name
+        # Notified when the broker must register again, with new facts, at its name servers.
+        self.description_changed = Notice()
+        # Each function is called with a group, a topic and the new offsets, before the table of committed offsets is
+        # reset.  Such a function returns True if it keeps an offset itself and has moved it.
         self.offsets_reset: list[Callable[[str, str, Mapping[int, int]], bool]] = []
         # Each function is called with a deleted group before the group's offsets are deleted.
         self.group_dropped: list[Callable[[str], None]] = []
@@ -97,7 +98,7 @@ class Broker:
 
     @property
     def epoch(self) -> int:
-        """Returns the current epoch; on a slave, the last epoch of the log that it copies."""
+        """Returns the current epoch.  On a slave, this is the last epoch of the log that it copies."""
         return self._epochs.epochs.last if self.is_slave else self.mastership.epoch
 
     @property
@@ -112,16 +113,17 @@ class Broker:
         return LogEpoch(epochs.last, epochs.last_id)
 
     def end_of(self, epoch: LogEpoch) -> int | None:
-        """Returns where this epoch ends in the history of this broker name; None if it is not over, or not known here.
+        """Returns the log offset at which this epoch ends in the history of the broker name.  Returns None if the epoch
+        has not ended or is not known here.
 
-        A consumer that has read in this epoch finds the same records here up to this offset, but not beyond it.  A
-        fenced broker, which a newer master has replaced, returns None, because its log is no longer the history of the
-        broker name.
+        A consumer that has read in this epoch finds the same records in this log up to the returned offset, but not
+        beyond.  A fenced broker (one that a newer master has replaced) returns None, because its log is no longer the
+        history of the broker name.
         """
         return None if self.mastership.standing is Standing.FENCED else self.end_here_of(epoch)
 
     def end_here_of(self, epoch: LogEpoch) -> int | None:
-        """Returns where this epoch ends in this broker's own log, even if the broker is fenced."""
+        """Returns the log offset at which this epoch ends in this broker's own log, even if the broker is fenced."""
         if not epoch.epoch or epoch == self.log_epoch:
             return None
         end = self._epochs.epochs.end_of(*epoch)
@@ -133,15 +135,17 @@ class Broker:
         return asked_s if config.long_polling_enable else min(asked_s, config.short_polling_time_mills / 1000)
 
     def waits_for(self) -> str | None:
-        """Returns what this master waits for before it takes writes; None if it waits for nothing."""
+        """Returns what this master still waits for before it takes writes, or None if it waits for nothing."""
         return self.mastership.waits_for(self.store.end_offset, self.peers.slaves(), self.clock())
 
     def offsets_wait_for(self) -> str | None:
-        """Returns what this master waits for before it takes commits.  Once the answer is None, it stays None."""
+        """Returns what this master still waits for before it takes commits of offsets.  After the first None the answer
+        is always None.
+        """
         return self.mastership.offsets_wait_for(self.peers.slaves(), self.clock())
 
     def check_answers_for_offsets(self) -> None:
-        """Raises an error while another broker may have higher committed offsets than this one."""
+        """Raises an error while another broker may have higher committed offsets than this broker."""
         if self.mastership.standing is Standing.FENCED:
             self.mastership.check_writable()
         if waits_for := self.offsets_wait_for():
@@ -150,17 +154,19 @@ class Broker:
             )
 
     async def shared_changes(self, timeout_s: float) -> CommitStatus:
-        """Sends the commits that were just made to the slaves.  Returns which brokers have them within `timeout_s`."""
+        """Sends the commits of offsets that were just made to the slaves.  Returns which brokers have these commits
+        within `timeout_s`.
+        """
         if self.is_slave:
             return CommitStatus.COMMIT_MASTER_NOT_AVAILABLE
         return commit_status(await self.acknowledgements.wait_for_commit(self.changes.publish_soon(), timeout_s))
 
     async def shared_change(self, timeout_s: float, *, in_any_mode: bool = False) -> CommitStatus:
-        """Sends an operator's change to the slaves.  Returns which brokers have the change and the records that it
+        """Sends an operator's change to the slaves.  Returns which brokers have the change, with the records that it
         appended.
 
-        With `in_any_mode` an ASYNC_MASTER that has ever had a slave waits for a slave, too.  Changes of users and
-        policies need this, because a promotion must not restore a right that was taken away.
+        With `in_any_mode`, even an ASYNC_MASTER waits for a slave, if it has ever had one.  Changes of users and
+        policies need `in_any_mode`, because a promotion must not restore a right that was taken away.
         """
         if self.is_slave:
             return CommitStatus.COMMIT_MASTER_NOT_AVAILABLE
@@ -172,11 +178,12 @@ class Broker:
         return status if is_marked or status is not CommitStatus.COMMIT_OK else CommitStatus.COMMIT_FLUSH_SLAVE_TIMEOUT
 
     def _mark_change(self) -> bool:
-        """Appends a record after an operator's change if a SYNC_MASTER has several slaves.  Returns False if the append
-        fails.
+        """Appends a record after an operator's change, so that the change survives a promotion.  Only a SYNC_MASTER
+        with several slaves needs this record.  Returns False if the append fails.
 
-        Only the slave with the longest log is promoted without force, but another slave may have acknowledged the
-        change.  Slaves get the change before the record.  So the slave with the longest log has the change, too.
+        Without force, only the slave with the longest log is promoted, but another slave may have acknowledged the
+        change.  A slave gets the change before the record.  The slave with the longest log has the record, and
+        therefore also the change.
         """
         if not self.acknowledgements.levels.sync_master or len(self.known_slaves.addresses) < 2:
             return True
@@ -201,19 +208,21 @@ class Broker:
     def check_name(self, asked: str) -> None:
         """Raises ServiceNotAvailable if a call names another broker, so that its client queries the route again.
 
-        An empty name fits every broker.
+        An empty name stands for any broker.
         """
         if asked not in ("", self.config.broker_name):
             raise ServiceNotAvailable(f"this is broker {self.config.broker_name}, not {asked}; query the route again")
 
     @property
     def takes_clients_writes(self) -> bool:
-        """Returns True if producers may send to this broker.  The broker tells name servers the same."""
+        """Returns True if producers may send to this broker.  The name servers get the same value at a registration."""
         return self.may_append and self.store.admission.why_no_sends() is None
 
     @property
     def may_append(self) -> bool:
-        """Returns True if this master can append its own records, even while its disk is above the warning level."""
+        """Returns True if this master can append the broker's own records, which it may do even above the disk's
+        warning level.
+        """
         try:
             self.check_writable()
         except ServiceNotAvailable:
@@ -223,10 +232,10 @@ class Broker:
     # --- its configuration ------------------------------------------------------------------------------------------
 
     def update_config(self, values: Mapping[str, str]) -> None:
-        """Sets keys that may change at run time.  The values hold until the next restart.  After a ConfigError no key
-        has changed.
+        """Sets configuration keys that may change at run time.  The new values hold until the next restart.  If
+        ConfigError is raised, no key has changed.
 
-        `Leadership.update_config` changes the keys that define what an OK means.
+        The keys that define what an OK means are changed by `Leadership.update_config`.
         """
         self.become(with_updates(self.config, values))
         for key, value in values.items():
@@ -247,8 +256,8 @@ class Broker:
     def append(self, batch: Batch, topic: str) -> Appended:
         """Appends checked records of one topic.  A master appends only through this method and `append_one`.
 
-        Raises SystemBusy while a change of the topic is being written, because records after the tombstone of a
-        deletion would belong to the next topic of that name.  Callers that can wait await `topics.until_settled` first.
+        Raises SystemBusy while a change of the topic is being written, because a record after the topic's deletion
+        would belong to the next topic of that name.  Callers that can wait call `topics.until_settled` first.
         """
         self._check_open(topic)
         appended = self.store.append(batch, topic, self.now_ms(), self.store_host)
@@ -256,7 +265,7 @@ class Broker:
         return appended
 
     def append_one(self, message: Record) -> Appended:
-        """Appends one record that this broker has made, by the rules of `append`."""
+        """Appends one record that this broker has made, under the same rules as `append`."""
         self._check_open(message.topic)
         appended = self.store.append_one(message, self.now_ms(), self.store_host)
         self._was_appended(message.topic, appended)
@@ -272,7 +281,7 @@ class Broker:
         self.appended([(topic, queue.queue_id) for queue in appended.queues], appended.end_offset)
 
     def appended(self, queues: Iterable[Queue], end_offset: int) -> None:
-        """Notifies first the slaves and then the readers of records in these queues, up to log offset `end_offset`."""
+        """Notifies the slaves and then the readers that these queues have new records up to log offset `end_offset`."""
         self.changes.publish_topics()
         self.slaves.notify()
         self.visibility.appended(queues, end_offset)

@@ -1,11 +1,12 @@
-"""BrokerTime gives a broker the time, even if its wall clock is set wrongly or steps.  The clocks are arguments.
+"""BrokerTime gives a broker the time, and protects it from a wall clock that is wrong or steps.  The clocks are passed
+as arguments.
 
-The wall clock may be set by NTP, by hand, or after a pause of a virtual machine.  The clock since boot is never set,
+The wall clock can be set by NTP, by hand, or after a pause of a virtual machine.  The clock since boot cannot be set,
 and it also runs while the machine is suspended.  BrokerTime compares the two clocks, and corrects a small difference
-slowly. A large difference is a step of the wall clock.  A step is not believed until it has lasted for ten minutes.
-Until then the time continues as if the step had not happened.
+between them slowly. A large difference is called a step of the wall clock.  A step is not believed until it has lasted
+for ten minutes.  During these ten minutes the time continues as if there were no step.
 
-There are three times:
+BrokerTime has three times:
 
 | time     | used for                                  | after a step                                                |
 |----------|-------------------------------------------|-------------------------------------------------------------|
@@ -14,8 +15,8 @@ There are three times:
 |          | delay levels, transactions                | slower than the clock since boot                            |
 | `expiry` | retention                                 | follows a step ahead a day after `day`, a step back at once |
 
-`now` is also never before the store time of the last record.  Another broker, or this one before a restart, may have
-stored that record by a clock that was ahead.
+The time `now` is also never before the store time of the log's last record.  Another broker, or this broker before a
+restart, may have stored that record with a clock that was ahead.
 """
 
 import logging
@@ -26,12 +27,13 @@ from broker_service.runtime.clocks import Clocks
 
 logger = logging.getLogger(__name__)
 
-STEP_MS = 60_000  # a larger difference is a step; a smaller one is corrected within BELIEVED_AFTER_MS
-SLEW = 0.1  # while the time corrects a difference, it runs this much faster or slower than the clock since boot
+# A larger difference between the clocks is a step; a smaller one is corrected within BELIEVED_AFTER_MS.
+STEP_MS = 60_000
+SLEW = 0.1  # a difference is corrected by running the time this share faster or slower than the clock since boot
 BELIEVED_AFTER_MS = 600_000
 EXPIRY_BELIEVES_AFTER_MS = 86_400_000
 _LOGGED_EVERY_MS = 60_000
-_NO_STORE_TIME_MS = 1 << 42  # in the year 2109; a record that was stored later than this is damaged
+_NO_STORE_TIME_MS = 1 << 42  # a time in the year 2109; a record with a later store time is damaged
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,18 +45,18 @@ class _Step:
 class StoreTimes(Protocol):
     @property
     def newest_stored_ms(self) -> int:
-        """Returns the store time of the last record; 0 if there are no records."""
+        """Returns the store time of the last record, or 0 if there is none."""
 
 
 class BrokerTime:
     def __init__(self, clocks: Clocks, log: StoreTimes) -> None:
-        self.steps = 0  # the number of steps of the wall clock since the start
+        self.steps = 0  # number of steps of the wall clock since the start
         self._clocks = clocks
         self._log = log
         self._read_at = self._started_at = clocks.since_boot() * 1000
         self._offset = clocks.now_ms() - self._read_at  # the time of day minus the time since boot
-        self._doubted: _Step | None = None  # a step that is not believed yet
-        self._believed: list[_Step] = []  # steps that were believed within the last day
+        self._doubted: _Step | None = None  # a step that has not lasted for ten minutes yet
+        self._believed: list[_Step] = []  # steps that were accepted as right within the last day
         self._logged_at = -_LOGGED_EVERY_MS + self._read_at
         self._stored_at_start = self._newest_stored_ms()
         self._now = max(self._day, self._stored_at_start)
@@ -66,21 +68,21 @@ class BrokerTime:
             )
 
     def day_ms(self) -> int:
-        """Returns the time of day."""
+        """Returns the time of day, which ignores a step of the wall clock until it is believed."""
         self._read()
         return int(self._day)
 
     def now_ms(self) -> int:
-        """Returns the time for store times and durations, which never falls."""
+        """Returns the time for store times and durations, which never decreases."""
         self._read()
         return int(self._now)
 
     def expiry_ms(self) -> int:
-        """Returns the time from which retention counts the ages of messages.
+        """Returns the time that retention uses to compute the ages of messages.
 
-        If this time is too early, messages are kept longer.  If it is too late, messages are deleted too soon.  In the
-        first ten minutes after a start, NTP may not have set the clock yet.  Until then the time is therefore at most a
-        day after the newest message.
+        A time that is too early keeps messages longer than configured.  A time that is too late deletes messages too
+        soon.  In the first ten minutes after a start, NTP may not have set the wall clock yet.  During these minutes
+        the time is therefore at most a day after the newest message.
         """
         self._read()
         since = self._read_at - EXPIRY_BELIEVES_AFTER_MS
@@ -92,13 +94,13 @@ class BrokerTime:
 
     @property
     def doubted_s(self) -> float:
-        """Returns by how many seconds the wall clock is ahead during a step that is not believed, else 0."""
+        """Returns how many seconds the wall clock is ahead during a step that is not believed, else 0."""
         self._read()
         return self._doubted.by_ms / 1000 if self._doubted is not None else 0.0
 
     @property
     def ahead_s(self) -> float:
-        """Returns by how many seconds store times are ahead of the time of day."""
+        """Returns how many seconds store times are ahead of the time of day."""
         self._read()
         return (self._now - self._day) / 1000
 

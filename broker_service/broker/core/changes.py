@@ -1,4 +1,6 @@
-"""MetadataChanges collects changes of topics, groups, offsets, users and known slaves, and sends them to the slaves."""
+"""MetadataChanges collects changes of topics, groups, committed offsets, users and known slaves, and sends them to the
+slaves.
+"""
 
 import asyncio
 from typing import Any
@@ -20,9 +22,10 @@ from broker_service.replication.slave_streams import SlaveStreams
 
 
 class MetadataChanges:
-    """Sends changes to the slaves in numbered messages.  The slaves acknowledge these numbers.
+    """Sends changes of the tables to the slaves, in numbered messages.  Slaves acknowledge the numbers of these
+    messages.
 
-    A slave discards its own changes.  Users and policies are sent only with access control.
+    A broker that is a slave discards its own changes.  Users and policies are sent only if access control is on.
     """
 
     def __init__(
@@ -42,7 +45,7 @@ class MetadataChanges:
         self._groups: set[str] = set()
         self._offsets: dict[tuple[str, str], set[int]] = {}
         self._known_slaves = False
-        self.sent = 1  # number of the last message; number 1 is the tables that were loaded at the start
+        self.sent = 1  # number of the last message; message 1 has the tables that were loaded at the start
         topics.changed.append(self._topics.add)
         groups.changed.append(self._groups.add)
         offsets.changed.append(self._offsets_changed)
@@ -53,33 +56,35 @@ class MetadataChanges:
 
     @property
     def sequence(self) -> int:
-        """Returns the number of the message that has all changes until now.  The message may not be sent yet."""
+        """Returns the number of the message that has all changes until now.  That message may not be sent yet."""
         return self.sent + self._has_some()
 
     def publish(self) -> None:
-        """Sends the changes now.
+        """Sends the collected changes now.
 
-        A deletion must not wait for the next tick.  If the topic was created again before, slaves would take the new
-        topic for the old one.
+        A topic's deletion must be sent at once.  If it were sent only after the topic was created again, slaves would
+        not notice the deletion, and would take the new topic for the old one.
         """
         if self._mastership.is_master and (change := self._take()) is not None:
             self._slaves.publish(change)
 
     def publish_topics(self) -> None:
-        """Sends changed topics.  Call it before records of a new topic: a promoted slave must know the topic."""
+        """Sends the collected changes at once if they include a topic.  This must happen before a new topic's records
+        are sent, because a promoted slave must know the topic.
+        """
         if self._topics:
             self.publish()
 
     def publish_soon(self) -> int:
         """Sends the changes at the end of this turn of the event loop, so that all commits of the turn share a message.
 
-        Returns the number of that message.
+        Returns the number of the message that will have all changes made until now.
         """
         asyncio.get_running_loop().call_soon(self.publish)
         return self.sequence
 
     def forget(self) -> None:
-        """Discards the changes, because a slave sends none."""
+        """Discards the collected changes, because a slave sends none."""
         self._topics.clear()
         self._groups.clear()
         self._offsets = {}
@@ -92,7 +97,7 @@ class MetadataChanges:
         return bool(some)
 
     def _take(self) -> metadata_pb2.Metadata | None:
-        """Makes the message with all changes since the last call.  Returns None if there are none."""
+        """Makes a message with all changes since the last call.  Returns None if nothing has changed."""
         if not self._has_some():
             return None
         self.sent += 1

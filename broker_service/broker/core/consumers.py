@@ -1,20 +1,22 @@
-"""Consumers: remembers which clients have consumed with each group lately.  It is kept in memory only."""
+"""Consumers: remembers, in memory only, which clients have consumed with each group lately."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-LATELY_S = 60.0  # longer than a client waits between two pops
+LATELY_S = 60.0  # a client waits for less than this time between two pops
 Way = Literal["pop", "commit", "heartbeat"]
-# A client is forgotten this many seconds after it was seen.  Heartbeats of RocketMQ 4's clients expire after two
-# minutes.  Spark commits once in a batch, which may take minutes.
+# A client is forgotten this many seconds after it was last seen.  Heartbeats of RocketMQ 4's clients expire after two
+# minutes.  Spark commits once per batch, which may take minutes.
 KEPT_S: dict[Way, float] = {"pop": LATELY_S, "heartbeat": 120.0, "commit": 600.0}
-MAX_CLIENTS = 1_000  # of one group; further ones are not remembered, because clients choose their ids themselves
+MAX_CLIENTS = 1_000  # limit for each group; further clients are not remembered, because clients choose their own ids
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """When a client was seen last, in monotonic seconds.  `messages` is how far its last commit moved the offsets."""
+    """When and how a client was last seen; `at_s` is in monotonic seconds.  `messages` is the number of messages by
+    which its last commit moved the offsets.
+    """
 
     client_id: str
     way: Way
@@ -27,7 +29,7 @@ class Seen:
 
 class Consumers:
     def __init__(self) -> None:
-        self._seen: dict[str, dict[str, Seen]] = {}  # group -> client id -> when it was seen last
+        self._seen: dict[str, dict[str, Seen]] = {}  # group -> client id -> when the client was last seen
 
     def popped(self, group: str, client_id: str, now_s: float) -> None:
         self._note(group, Seen(client_id, "pop", now_s))
@@ -39,7 +41,7 @@ class Consumers:
         self._note(group, Seen(client_id, "heartbeat", now_s))
 
     def left(self, group: str, client_id: str) -> None:
-        """Forgets a client that has said that it leaves the group."""
+        """Forgets a client that has announced that it leaves the group."""
         self._seen.get(group, {}).pop(client_id, None)
 
     def of(self, group: str, now_s: float) -> list[Seen]:
@@ -48,8 +50,9 @@ class Consumers:
         return [clients[client_id] for client_id in sorted(clients) if clients[client_id].is_kept(now_s)]
 
     def counts(self, now_s: float) -> dict[str, int]:
-        """Returns how many clients of each group have popped lately.  Forgets the clients whose time is over, so call
-        it periodically."""
+        """Returns how many clients of each group have popped lately.  Also forgets clients that were not seen for too
+        long, so it must be called periodically.
+        """
         kept = {
             group: {seen.client_id: seen for seen in clients.values() if seen.is_kept(now_s)}
             for group, clients in self._seen.items()

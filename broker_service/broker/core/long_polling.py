@@ -1,7 +1,7 @@
-"""LongPolling keeps calls waiting until one of their queues has a message, or until their time-out.
+"""LongPolling keeps a call waiting until one of its queues has a new message, or until its time-out.
 
-A call is registered in the same step of the event loop as its read, and appends run on the same loop.  So no message
-can arrive unnoticed between the two.  An arrival notifies only the calls that wait for its queue.
+A call is registered in the same step of the event loop as its read, and appends run on the same loop, so no message can
+arrive unnoticed between read and registration.  An arriving message wakes only the calls that wait for its queue.
 """
 
 import asyncio
@@ -17,15 +17,15 @@ class LongPolling:
         self._most = most
         self._waiting: dict[
             Queue, dict[asyncio.Future[None], int]
-        ] = {}  # queue -> waiting calls -> end that each knows
+        ] = {}  # queue -> waiting calls -> end that each call knows
         self.held = 0
         self.closed = False
 
     async def wait(self, ends: Mapping[Queue, int], timeout_s: float) -> bool:
-        """Waits for a message in any of these queues.  `ends` has the queues, each with the end that the caller knows.
+        """Waits for a new message in any of these queues.  `ends` has, for each queue, the end that the caller knows.
 
-        Returns True if a queue may have grown beyond its known end.  Returns False after the time-out, or when the
-        broker stops.
+        Returns True if a queue may have grown beyond that end.  Returns False after the time-out, or when the broker
+        stops.
         """
         if self.closed or timeout_s <= 0:
             return False
@@ -57,19 +57,19 @@ class LongPolling:
                     arrival.set_result(None)
 
     def queues(self) -> list[Queue]:
-        """Returns the queues for which calls wait."""
+        """Returns the queues for which calls are waiting."""
         return list(self._waiting)
 
     def arrived_somewhere(self, end_of: Callable[[str, int], int]) -> None:
-        """Notifies each call that waits for a queue which has grown beyond the end that the call knows.
+        """Wakes each call that waits for a queue which has grown beyond the end that the call knows.
 
-        Slaves use this, because they copy the log without a list of the queues that have grown.
+        Slaves use this method, because they copy the log without a list of the queues that have grown.
         """
         self.arrived(
             [queue for queue, waiting in self._waiting.items() if end_of(*queue) > min(waiting.values(), default=0)]
         )
 
     def close(self) -> None:
-        """Ends all waits.  Later waits end at once."""
+        """Ends all waits.  Later calls of `wait` return at once."""
         self.closed = True
         self.arrived(list(self._waiting))

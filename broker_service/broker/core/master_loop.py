@@ -1,4 +1,4 @@
-"""MasterLoop repeats a piece of work while this broker is a master that takes writes."""
+"""MasterLoop repeats a piece of work as long as this broker is a master that takes writes."""
 
 import asyncio
 import logging
@@ -10,16 +10,16 @@ from broker_service.errors import RocketSimError
 
 logger = logging.getLogger(__name__)
 
-LONGEST_SLEEP_S = 1.0  # sleeps are short, because the time may jump when a step of the wall clock is believed
-AFTER_TROUBLE_S = 10.0  # pause after a failure, as in RocketMQ
+# Sleeps are kept short, because the broker's time may jump when a step of the wall clock is believed.
+LONGEST_SLEEP_S = 1.0
+AFTER_TROUBLE_S = 10.0  # pause after a failed call of `work`, as in RocketMQ
 
 
 class MasterLoop:
-    """Calls `work` repeatedly.  `work` returns the seconds until it must be called again, or None if it does not know
-    them.
+    """Calls `work` repeatedly.  `work` returns the seconds until its next call, or None if it does not know them.
 
-    After a failure `work` is called again after AFTER_TROUBLE_S.  The failure is logged with `what_waits`, which names
-    what has to wait.
+    If `work` fails, it is called again after AFTER_TROUBLE_S.  The failure is logged together with `what_waits`, which
+    names what is delayed by the failure.
     """
 
     def __init__(self, broker: Broker, work: Callable[[], Awaitable[float | None]], what_waits: str) -> None:
@@ -29,11 +29,11 @@ class MasterLoop:
         self._woken = asyncio.Event()
 
     def wake(self) -> None:
-        """Calls `work` now.  If `work` is running, it is called once more afterwards."""
+        """Calls `work` now.  If `work` is running now, it is called once more afterwards."""
         self._woken.set()
 
     async def run(self) -> None:
-        """Runs until this broker takes no more writes, or until it is cancelled."""
+        """Runs until this broker takes no more writes, or until the task is cancelled."""
         while self._broker.mastership.standing is Standing.WRITABLE:
             self._woken.clear()
             try:

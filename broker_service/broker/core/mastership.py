@@ -1,27 +1,29 @@
-"""Mastership decides whether this broker may take writes and commits.  Facts and the time are arguments.
+"""Mastership decides whether this broker may take writes and commits of offsets.  All facts and the time are passed as
+arguments.
 
     SLAVE ──promote──► WRITABLE ──newer epoch──► FENCED
                           ▲                        ▲
     WAITING ──ready───────┘     WAITING ───────────┘
 
-A configured master starts WAITING.  Another broker may have been promoted while it was down, and a slave may have
-records that the master has lost.  Before it takes writes, the master therefore waits for three things:
+A configured master starts WAITING.  While it was down, another broker may have been promoted, and slaves may have
+records that the master has lost.  A master therefore waits for three things before it takes writes:
 
-1. The master waits for one answer of a name server or a slave, without a time limit.  If neither is configured, this
-wait ends at once.
+1. The master waits for one answer of a name server or a slave, without a time limit.  If neither a name server nor a
+slave is configured, the master does not wait for an answer.
 
-2. The master waits for the tail of its own last epoch if a live slave has more of this epoch than this log.  This wait
-has no time limit, because replication fetches that tail (*refill*).
+2. If a live slave has more of the master's own last epoch than the master, the master waits until it has the missing
+records.  There is no time limit for this, because replication fetches these records from the slave (*refill*).
 
 3. The master waits for the answers of all other name servers and known slaves, until `slaveWaitTimeMs` after the first
-answer. A name server may have forgotten that this master was replaced, and each slave may have been promoted.  After an
-unclean stop the master also waits this long for the slaves to connect, because they may have records that were lost
-here.
+answer. These answers matter because a name server may have forgotten that this master was replaced, and each slave may
+have been promoted.  After an unclean stop the master waits, for the same time, until the slaves have connected, because
+they may have records that the master has lost.
 
-An answer that names a newer epoch makes a master FENCED, in whichever state it is.  A fenced master takes no more
-writes.  Only a restart as a slave of the new master ends this.
+A master becomes FENCED as soon as an answer names a newer epoch.  A fenced master takes no more writes.  A fenced
+broker can only be restarted as a slave of the new master.
 
-Committed offsets have a wait of their own (`offsets_wait_for`), because slaves take commits while there is no master.
+For commits of offsets the master waits separately (`offsets_wait_for`), because slaves take commits while there is no
+master.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -40,14 +42,16 @@ class Standing(Enum):
 
 
 class Mastership:
-    """Keeps the standing of one broker: SLAVE, WAITING, WRITABLE or FENCED.
+    """Keeps the standing of one broker, which is SLAVE, WAITING, WRITABLE or FENCED.
 
-    - `clean_start`: this broker began the log's last epoch and has stopped cleanly, so its log has the complete epoch.
-    - `asks_others`: True if name servers or slaves are configured, so that the broker waits for an answer of one.
+    - `clean_start`: True if this broker began the log's last epoch and stopped cleanly, so that its log has the
+      complete epoch.
+    - `asks_others`: True if name servers or slaves are configured, so that the broker waits for an answer from one of
+      them.
     - `others`: the addresses of name servers, configured slaves and known slaves.
-    - `known_slaves`: the addresses of slaves that have followed the master of this name, by broker id.
-    - `slave_count`: the number of slaves.  It cannot come from a name server, because a name server knows only the
-      slaves that are running.  After a power loss that may be none.
+    - `known_slaves`: the addresses, by broker id, of slaves that have followed a master of this broker name.
+    - `slave_count`: the number of slaves that are configured or known.  A name server cannot tell the number of slaves,
+      because it knows only those that are running.  After a power loss, no slave may be running.
     """
 
     def __init__(
@@ -69,7 +73,8 @@ class Mastership:
         self.fenced_by = ""
         self.candidate_epoch = 0  # the epoch with which this slave is being promoted
         self._clean_start = clean_start
-        # Slaves have all records that a SYNC_MASTER has acknowledged.  An ASYNC_MASTER does not promise that.
+        # On a SYNC_MASTER, the slaves have all acknowledged records.  On an ASYNC_MASTER, slaves may lack some,
+        # so an ASYNC_MASTER waits for none.
         self._awaited_slaves = max(1, slave_count) if role is BrokerRole.SYNC_MASTER else 0
         self._slave_wait_s = slave_wait_s
         self._heard_at = None if asks_others else now
@@ -86,23 +91,25 @@ class Mastership:
 
     @property
     def begins_epoch(self) -> bool:
-        """Returns True if a new epoch must begin before the first write: after an unclean start, and in a new log."""
+        """Returns True if a new epoch must begin before the first write, which is the case after an unclean start and
+        in a new log.
+        """
         return not self._clean_start or self.epoch == 0
 
     # --- events -----------------------------------------------------------------------------------------------------
 
     def answered(self, now: float) -> None:
-        """Notes that a name server or a slave has answered and knows of no newer master."""
+        """Notes that a name server or a slave has answered and knows no newer master."""
         if self._heard_at is None:
             self._heard_at = now
 
     def address_answered(self, address: str) -> None:
-        """Notes that the name server or slave at this address has answered, and takes part in no promotion."""
+        """Notes that the name server or slave at this address has answered, and is not being promoted."""
         self._silent.discard(address)
         self._away.discard(address)
 
     def address_silent(self, address: str) -> None:
-        """Notes that no slave answers at this address."""
+        """Notes that no slave has answered at this address."""
         self._away.add(address)
 
     def forget_slave(self, slave_id: int) -> None:
@@ -113,18 +120,21 @@ class Mastership:
             self._awaited_slaves = max(min(1, self._awaited_slaves), self._awaited_slaves - 1)
 
     def slave_joined(self, slave_id: int, now: float, address: str = "") -> None:
-        """Notes that a slave has connected, and that this broker has fetched what the slave had beyond this log."""
+        """Notes that a slave has connected, and that this broker already has all records that the slave had."""
         self._joined.add(slave_id)
         self.address_answered(address)
-        self.address_answered(self._known_slaves.get(slave_id, address))  # the slave may have a new address
+        # The slave may have connected from a new address.
+        self.address_answered(self._known_slaves.get(slave_id, address))
         self.answered(now)
 
     def offsets_handed_back(self, slave_id: int) -> None:
-        """Notes that this slave has sent all consumer offsets that are higher than those here."""
+        """Notes that this slave has sent all its committed offsets that are higher than this broker's."""
         self._handed_back.add(slave_id)
 
     def newer_epoch(self, epoch: int, by: str) -> bool:
-        """Fences this master if `epoch`, which `by` has named, is newer.  Returns True if this call has fenced it."""
+        """Fences this master if `epoch`, which the broker or name server `by` has named, is newer than its own.
+        Returns True if this call has fenced the master.
+        """
         if not self.is_master or epoch <= self.epoch or self.standing is Standing.FENCED:
             return False
         self.standing = Standing.FENCED
@@ -132,16 +142,16 @@ class Mastership:
         return True
 
     def opened(self, epoch: int) -> None:
-        """Starts to take writes with `epoch`, which is on disk already."""
+        """Starts to take writes with `epoch`, which the caller has already written to disk."""
         assert self.standing is Standing.WAITING, self.standing
         self.epoch = epoch
         self.standing = Standing.WRITABLE
 
     def promoted(self, role: BrokerRole, epoch: int, known_slaves: Mapping[int, str], now: float) -> None:
-        """Makes a slave a master that takes writes.  Role and epoch are on disk already.
+        """Makes a slave a master that takes writes.  The caller has already written the role and the epoch to disk.
 
-        `known_slaves` has the slaves that it knows now, because the former master may have sent others since the start.
-        These slaves may have commits that this broker lacks.
+        `known_slaves` has the slaves known now, because the former master may have sent more of them since the start.
+        A known slave may have commits of offsets that this broker lacks.
         """
         assert self.standing is Standing.SLAVE and role is not BrokerRole.SLAVE, (self.standing, role)
         self.role, self.epoch, self.standing = role, epoch, Standing.WRITABLE
@@ -149,18 +159,19 @@ class Mastership:
         self._heard_at, self._answers_for_offsets = now, False
 
     def change_role(self, role: BrokerRole) -> None:
-        """Changes the role of a master to another role of a master."""
+        """Changes a master's role between SYNC_MASTER and ASYNC_MASTER."""
         assert self.is_master and role is not BrokerRole.SLAVE, (self.role, role)
         self.role = role
 
     # --- decisions --------------------------------------------------------------------------------------------------
 
     def waits_for(self, end_offset: int, slaves: Mapping[int, LogEnd], now: float) -> str | None:
-        """Returns what a WAITING master waits for; None if it may take writes.  The top of this module explains the
-        waits.
+        """Returns what a WAITING master still waits for, or None if it may take writes.  The module's docstring
+        explains the reasons.
 
-        `slaves` has the log ends of the live slaves by id.  A slave whose newest epoch is older may have a longer log.
-        The tail of that log was given up when this epoch began, and is cut from the slave's log.
+        `slaves` has the log ends of the live slaves by broker id.  A slave in an older epoch may have a longer log than
+        this master.  The master does not wait for the records at the end of such a log: they were given up when this
+        epoch began, and are cut from the slave's log.
         """
         if self._heard_at is None:
             return "no name server and no slave has answered yet"
@@ -183,12 +194,12 @@ class Mastership:
         return None
 
     def offsets_wait_for(self, slaves: Iterable[int], now: float) -> str | None:
-        """Returns what a master waits for before it takes commits and answers queries of them; None if it waits for
-        nothing.
+        """Returns what a master still waits for before it takes commits of offsets and answers queries of them, or None
+        if it waits for nothing.
 
-        A slave takes commits while there is no master, and may have commits that a power loss took from the master.
-        The master waits up to `slaveWaitTimeMs` for the slaves to hand back their offsets, but not for a known slave
-        that does not answer.  Once the answer is None, it stays None.
+        Slaves take commits while there is no master, and may also have commits that a power loss took from the master.
+        The master waits up to `slaveWaitTimeMs` until the slaves have handed back their offsets, but not for a known
+        slave that does not answer.  After the first None the answer is always None.
         """
         if self._answers_for_offsets:
             return None
@@ -204,7 +215,9 @@ class Mastership:
         return None
 
     def misses(self, slaves: Mapping[int, LogEnd]) -> str | None:
-        """Returns a log line that says which answers have not come in time and what may be lost; None if all came."""
+        """Returns a log line that says which answers have not come in time and what may be lost, or None if all have
+        come.
+        """
         all_joined = slaves.keys() <= self._joined and len(self._joined) >= self._awaited_slaves
         may_lack_records = not self._clean_start and (bool(self._silent) or not all_joined)
         if not may_lack_records and not self._silent:
@@ -228,7 +241,7 @@ class Mastership:
         )
 
     def check_writable(self, client_epoch: int = 0, waits_for: str | None = None) -> None:
-        """Raises an error unless a client that knows `client_epoch` (0: none) may write here now."""
+        """Raises an error unless a client that knows `client_epoch` (0: no epoch) may write to this broker now."""
         if self.standing is Standing.SLAVE:
             raise ServiceNotAvailable("this broker is a slave; send to the master of its name")
         if self.standing is Standing.FENCED:
@@ -242,6 +255,6 @@ class Mastership:
 
     def __str__(self) -> str:
         if not self.is_master:
-            return self.role.name  # a slave has the epoch of its master, which is in its log
+            return self.role.name  # no epoch is shown for a slave, because its epoch is that of its master
         fenced = f" by {self.fenced_by}" if self.standing is Standing.FENCED else ""
         return f"{self.role.name} {self.standing.value}{fenced} epoch={self.epoch}"

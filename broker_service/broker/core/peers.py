@@ -1,8 +1,8 @@
 """Peers knows the live brokers of this broker's name from the answers of name servers and slaves.
 
-Name servers share nothing, so the last answer of each name server is kept separately, as long as its connection holds.
-When a name server is lost, its answer is dropped, because the brokers in the answer may have died together with it.
-The newest epoch of all answers is kept even then.
+Name servers do not share their knowledge, so the last answer of each name server is kept separately, while the
+connection to it lasts.  When a name server is lost, its answer is dropped, because the brokers in the answer may have
+died together with it.  The newest epoch of all answers is kept, even if the name server that named it is lost.
 """
 
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ from rocketsim_proto.reserved import MASTER_ID
 
 
 class LogEnd(NamedTuple):
-    """How far a log goes: the newest epoch that it knows, and its end."""
+    """How far a log goes: its newest epoch and its end."""
 
     epoch: int
     offset: int
@@ -28,7 +28,7 @@ class Member:
 
 
 class Peers:
-    """Keeps the live brokers of one name, without this broker."""
+    """Keeps the live brokers of one broker name, without this broker itself."""
 
     def __init__(self) -> None:
         self._answers: dict[str, tuple[Member, ...]] = {}
@@ -39,11 +39,11 @@ class Peers:
         self.newest_epoch = max(self.newest_epoch, newest_epoch)
 
     def forget(self, address: str) -> None:
-        """Drops the last answer of a name server or broker that no longer answers, or is no longer asked."""
+        """Drops the last answer of a name server or broker that no longer answers or is no longer asked."""
         self._answers.pop(address, None)
 
     def slaves(self) -> dict[int, LogEnd]:
-        """Returns the log end of each live slave by id.  If answers differ, the furthest end counts."""
+        """Returns the log end of each live slave by broker id.  If answers differ, the furthest end counts."""
         slaves: dict[int, LogEnd] = {}
         for member in self._members():
             if member.broker_id != MASTER_ID:
@@ -52,7 +52,7 @@ class Peers:
         return slaves
 
     def master(self) -> Member | None:
-        """Returns the live master with the newest epoch; None if there is none."""
+        """Returns the live master with the newest epoch, or None if no master is known."""
         masters = [member for member in self._members() if member.broker_id == MASTER_ID]
         return max(masters, key=lambda member: member.epoch, default=None)
 

@@ -4,21 +4,21 @@ from collections.abc import Callable
 
 Labels = tuple[str, ...]
 
-OTHERS = "(others)"  # no topic or group can have this name
+OTHERS = "(others)"  # not a valid name of a topic or a group
 DEFAULT_MOST = 10_000
 
 
 class Traffic:
-    """Counts the first `most` label sets separately.  A label set is a topic, or a topic and a group.
+    """Counts the first `most` label sets one by one.  A label set is a topic, or a topic and a group.
 
-    All further label sets are counted together under OTHERS, so that the sums are right and memory is limited.  The
-    event loop writes the counts, and any thread may call `rows`.
+    All further label sets are counted together under OTHERS, so that the totals are right and the memory is limited.
+    Only the event loop may change the counts, but any thread may call `rows`.
     """
 
     def __init__(self, most: int = DEFAULT_MOST) -> None:
         self.messages = 0
         self.bytes = 0
-        self.is_cut = False  # True if something was counted under OTHERS
+        self.is_cut = False  # True if anything was counted under OTHERS
         self._most = most
         self._counts: dict[Labels, list[int]] = {}
 
@@ -41,11 +41,11 @@ class Traffic:
         return self._counts.setdefault(labels, [0, 0])
 
     def rows(self) -> list[tuple[Labels, list[int]]]:
-        """Returns (labels, [messages, bytes]) of each label set, in the order in which they were first seen."""
-        # One step of the interpreter, so the event loop cannot change the counts meanwhile.
+        """Returns (labels, [messages, bytes]) of each label set, in the order of their first messages."""
+        # The copy is one step of the interpreter, so the event loop cannot change the counts meanwhile.
         return list(self._counts.items())
 
     def forget(self, is_gone: Callable[[str], bool]) -> None:
-        """Drops the counts of deleted topics.  Their messages stay in the totals."""
+        """Drops the counts of deleted topics.  The messages of deleted topics stay in the totals."""
         for labels in [labels for labels in self._counts if labels[0] != OTHERS and is_gone(labels[0])]:
             del self._counts[labels]

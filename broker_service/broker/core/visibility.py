@@ -1,4 +1,4 @@
-"""Visibility knows up to which offset consumers see the log, and notifies readers when records become visible."""
+"""Visibility knows up to which log offset consumers see the log, and wakes readers when records become visible."""
 
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -8,15 +8,16 @@ from broker_service.store.message_store import MessageStore
 
 
 class Visibility:
-    """Moves the visible end.  On a SYNC_MASTER records become visible once a slave has them, on an ASYNC_MASTER at
-    once.
+    """Keeps the visible end, which is the log offset up to which consumers see records.  On a SYNC_MASTER a record
+    becomes visible once a slave has it, on an ASYNC_MASTER at once.
     """
 
     def __init__(self, store: MessageStore, long_polling: LongPolling) -> None:
         self._store = store
         self.long_polling = long_polling
         self.arrived: list[Callable[[Iterable[Queue]], None]] = [long_polling.arrived]
-        self._unseen: deque[tuple[int, list[Queue]]] = deque()  # (end offset, queues) of records not visible yet
+        # (end offset, queues) of appended records that are not visible yet.
+        self._unseen: deque[tuple[int, list[Queue]]] = deque()
 
     def appended(self, queues: Iterable[Queue], end_offset: int) -> None:
         visible = self._store.queues.confirm_offset
@@ -26,7 +27,7 @@ class Visibility:
             self._unseen.append((end_offset, list(queues)))
 
     def changed(self, visible_offset: int | None) -> None:
-        """Moves the visible end to this log offset.  None stands for the end of the log."""
+        """Moves the visible end to `visible_offset`.  None means the end of the log."""
         self._store.queues.confirm_offset = visible_offset
         while self._unseen and (visible_offset is None or self._unseen[0][0] <= visible_offset):
             self._notify(self._unseen.popleft()[1])

@@ -1,1 +1,3 @@
-"""Tables that a broker keeps beside the log: topics, consumer groups, committed offsets, known slaves."""
+"""The tables that a broker keeps beside the log: topics, consumer groups, committed offsets, known slaves, users and
+policies.
+"""

@@ -20,12 +20,12 @@ class UserTable(ConfigTable[User]):
         return self.putting(user, now_ms)
 
     def making_first(self, user: User, now_ms: int) -> Planned[User] | None:
-        """Plans the user that the configuration names, unless a user of that name exists."""
+        """Plans the creation of the user that the configuration names, unless a user of that name exists."""
         return None if user.username in self.entries else self.putting(user, now_ms)
 
     def updating(self, username: str, password: str, user_type: str, status: str, now_ms: int) -> Planned[User] | None:
-        """Plans a change of a user.  An empty argument leaves its field unchanged.  Raises ValueError for an unknown
-        type or status.
+        """Plans a change of a user.  An empty argument leaves the field as it is.  Raises ValueError for an unknown
+        user type or status.
         """
         known = self.existing(username)
         return self.putting(
@@ -44,7 +44,7 @@ class UserTable(ConfigTable[User]):
 
 
 class AclTable(ConfigTable[Acl]):
-    """The policies of each subject.  A subject is `User:name`."""
+    """The policies of each subject, which has the form `User:name`."""
 
     entry_class = Acl
     table_key = "acls"
@@ -65,14 +65,16 @@ class AclTable(ConfigTable[Acl]):
         return self._policies.get(f"User:{username}", _NONE)
 
     def creating(self, subject: str, policies: tuple[Policy, ...], now_ms: int) -> Planned[Acl] | None:
-        """Plans further policies of a subject.  As with createAcl, the subject keeps the policies that it has."""
+        """Plans to add policies to a subject.  As with RocketMQ's createAcl, the subject keeps the policies that it
+        already has.
+        """
         return self.putting((self.entries.get(subject) or Acl(subject)).with_policies(policies), now_ms)
 
     def updating(self, subject: str, policies: tuple[Policy, ...], now_ms: int) -> Planned[Acl] | None:
         return self.putting(self.existing(subject).with_policies(policies), now_ms)
 
     def removing(self, subject: str, resource: str, now_ms: int) -> Planned[Acl] | None:
-        """Plans the removal of a subject's policies: of all, or of those for one resource."""
+        """Plans to remove a subject's policies for `resource`, or all of them if `resource` is empty."""
         known = self.existing(subject)
         if resource and resource not in known.policies:
             raise NotFound(f"{subject} has no policy for {resource} here; it has: {', '.join(sorted(known.policies))}")
@@ -90,12 +92,14 @@ class AccessTables(NamedTuple):
     acls: AclTable
 
     async def make_first_user(self, username: str, password: str, now_ms: int) -> bool:
-        """Creates a super user unless a user of that name exists.  Returns True if it was created."""
+        """Creates the configured super user unless a user of that name exists.  Returns True if the user was
+        created.
+        """
         user = User(username, password, UserType.SUPER)
         return await self.users.apply(lambda: self.users.making_first(user, now_ms))
 
     def subject(self, text: str) -> str:
-        """Returns `User:name` of an existing user."""
+        """Checks that `text` is `User:name` and that this user exists, and returns it."""
         try:
             username = user_of(text)
         except ValueError as error:

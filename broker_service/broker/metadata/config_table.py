@@ -1,12 +1,13 @@
-"""ConfigTable: keeps named entries in one of RocketMQ's `config/*.json` files, with a DataVersion that rises with every
-change.
+"""ConfigTable: keeps named entries in one of RocketMQ's `config/*.json` files, with a DataVersion that every change
+raises.
 
-Topics, subscription groups, users and policies are such tables.  Fields that this version does not know are kept as
-they are.
+Subclasses keep topics, subscription groups, users and policies.  Fields of an entry that this version does not know are
+kept as they are.
 
-A change is planned from the present table, then written, and only then made in memory.  So memory never has anything
-that is not on disk.  A running broker makes its changes with `apply`, which writes on a thread, one change after the
-other.  `put`, `delete` and `adopt` write at once.  These three serve the start of a broker, and slaves.
+A change is first planned from the present table, then written, and only then made in memory.  Memory therefore never
+has anything that is not on disk.  A running broker makes its changes with `apply`, which writes them on a thread, one
+after the other.  The methods `put`, `delete` and `adopt` write on the calling thread.  These methods are for slaves and
+for the start of a broker.
 """
 
 import asyncio
@@ -27,18 +28,20 @@ MAX_TOMBSTONES = 10_000
 
 
 class JsonStore(Protocol):
-    """The file of a table; `store.json_file.JsonFile` implements it."""
+    """The file of a table, which `store.json_file.JsonFile` implements."""
 
     def load(self) -> dict[str, Any] | None:
-        """Returns the file's content, or None if there is no file yet."""
+        """Returns the file's content, or None if there is no file."""
 
     def save(self, value: dict[str, Any]) -> None:
-        """Writes the new content, and returns when it is on disk.  A crash leaves either the old content or the new."""
+        """Writes the new content, and returns once it is on disk.  After a crash the file has either the old content or
+        the new one.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class DataVersion:
-    """The version of a table.  Two brokers with equal versions have equal tables."""
+    """The version of a table's content.  Two brokers with equal versions have equal tables."""
 
     timestamp: int = 0
     counter: int = 0
@@ -57,8 +60,8 @@ class DataVersion:
 
 @dataclass(frozen=True, slots=True)
 class Tombstone:
-    """Says when an entry was deleted.  For a topic it has the offsets at which the queues continue if the topic is
-    created again.
+    """Marks a deleted entry, with the time of the deletion.  For a topic, the tombstone also has the offsets at which
+    the queues continue if the topic is created again.
     """
 
     at_ms: int
@@ -84,9 +87,9 @@ Entry = TypeVar("Entry", bound=Named)
 
 @dataclass(frozen=True, slots=True)
 class Planned(Generic[Entry]):
-    """A change that is not on disk yet: the new table, and the names of the entries that change.
+    """A change that is not on disk yet, with the new table and the names of the changed entries.
 
-    `buried` has new tombstones.  `writes_entries` is False if only tombstones change.
+    `buried` has the tombstones that the change adds.  `writes_entries` is False if the change adds only tombstones.
     """
 
     entries: dict[str, Entry]
@@ -97,11 +100,11 @@ class Planned(Generic[Entry]):
 
 
 class ConfigTable(Generic[Entry]):
-    """A table in one file.  A subclass names the class of the entries, and the key under which the file has them.
+    """A table in one file.  A subclass sets the class of the entries, and the key of the table in the file.
 
-    A deletion writes two files, the file of tombstones first, and a crash may come between the two.  So that nothing
-    must be undone then, the file of tombstones also has the earlier tombstone that a new one `replaces`.  The earlier
-    tombstone counts as long as the entry is in the other file.
+    A deletion writes two files, first that of the tombstones, and a crash may happen between the two writes.  For this
+    case, a new tombstone in the file also has the earlier tombstone that it `replaces`.  As long as the other file
+    still has the entry, the earlier tombstone counts.
     """
 
     entry_class: ClassVar[type[Any]]
@@ -110,14 +113,17 @@ class ConfigTable(Generic[Entry]):
     def __init__(self, file: JsonStore, tombstones_file: JsonStore) -> None:
         self._file = file
         self._tombstones_file = tombstones_file
-        self._other: dict[str, Any] = {}  # other fields of the file
-        self._unknown: dict[str, dict[str, Any]] = {}  # name -> fields of the entry that this version does not know
-        self._texts: dict[str, tuple[Entry, str]] = {}  # name -> entry, and its text as it was last written
+        self._other: dict[str, Any] = {}  # the file's other top-level fields
+        # Name -> fields of this entry in the file that this version does not know.
+        self._unknown: dict[str, dict[str, Any]] = {}
+        self._texts: dict[str, tuple[Entry, str]] = {}  # name -> entry, and its JSON text as last written
         self.entries: dict[str, Entry] = {}
         self.version = DataVersion()
-        self.tombstones: dict[str, Tombstone] = {}  # by name; a slave that was away learns of deletions from them
-        self._conditional: set[str] = set()  # names whose tombstone on disk has the earlier one, too (`replaces`)
-        self.changed: list[Callable[[str], None]] = []  # each is called with the name after an entry has changed
+        # By name; a slave that was disconnected learns from them what was deleted.
+        self.tombstones: dict[str, Tombstone] = {}
+        self._conditional: set[str] = set()  # names whose tombstone on disk also has the earlier tombstone (`replaces`)
+        # Each function is called with the name of an entry after the entry has changed.
+        self.changed: list[Callable[[str], None]] = []
         self.changing: frozenset[str] = frozenset()  # names of entries whose change is being written
         self._turn = asyncio.Lock()
         self._load()
@@ -128,32 +134,35 @@ class ConfigTable(Generic[Entry]):
     # --- changing ---------------------------------------------------------------------------------------------------
 
     async def apply(self, plan: Callable[[], Planned[Entry] | None], then: Callable[[], None] | None = None) -> bool:
-        """Makes a planned change, and writes it on a thread.  Returns False if nothing was to change.
+        """Makes a change, which is written on a thread.  Returns False if `plan` returns None, because nothing has to
+        change.
 
-        `plan` is called when all earlier changes have been made.  `then` is called in the step of the event loop in
-        which the table changes.  A cancellation of the caller does not undo the change.
+        `plan` is called as soon as all earlier changes have been made.  `then` is called in the same step of the event
+        loop in which the table changes.  The change is completed even if the caller is cancelled.
         """
         return await to_its_end(self._apply(plan, then))
 
     def is_changing(self, name: str) -> bool:
-        """Returns True while a change of this entry is being written, so that its outcome is not known yet."""
+        """Returns True while a change of this entry is being written and can still fail."""
         return name in self.changing
 
     async def settled(self) -> None:
-        """Waits until all changes that have begun, or wait to begin, are made or refused."""
+        """Waits until all changes that were requested before are made or refused."""
         async with self._turn:
             pass
 
     async def until_settled(self, *names: str) -> None:
-        """Waits until no change of these entries is being written.  No change begins before the caller awaits
-        something.
+        """Waits until no change of the named entries is being written.  Until the caller awaits something else, no new
+        change can begin.
         """
         while any(map(self.is_changing, names)):
             await self.settled()
 
     @asynccontextmanager
     async def held(self) -> AsyncIterator[None]:
-        """Opens a context in which `apply` waits, so that immediate changes such as `delete_all` are not refused."""
+        """Opens a context in which `apply` waits, so that changes without `apply`, such as `delete_all`, are not
+        refused.
+        """
         async with self._turn:
             yield
 
@@ -181,7 +190,7 @@ class ConfigTable(Generic[Entry]):
         return True
 
     def put(self, entry: Entry, now_ms: int) -> None:
-        """Creates or replaces an entry.  An entry that is equal to the present one changes nothing."""
+        """Creates or replaces an entry.  An equal entry changes nothing."""
         self._apply_now(self.putting(entry, now_ms))
 
     def putting(self, entry: Entry, now_ms: int) -> Planned[Entry] | None:
@@ -190,14 +199,14 @@ class ConfigTable(Generic[Entry]):
         return Planned({**self.entries, entry.name: entry}, self.version.next(now_ms), frozenset((entry.name,)))
 
     def delete(self, name: str, now_ms: int, queue_offsets: Mapping[int, int] | None = None) -> bool:
-        """Deletes an entry.  Returns False if the entry does not exist."""
+        """Deletes an entry.  Returns False if there is no such entry."""
         return self._apply_now(self.deleting(name, now_ms, queue_offsets))
 
     def deleting(self, name: str, now_ms: int, queue_offsets: Mapping[int, int] | None = None) -> Planned[Entry] | None:
         return self._without({name: queue_offsets or {}}, now_ms)
 
     def delete_all(self, ends: Mapping[str, Mapping[int, int]], now_ms: int) -> None:
-        """Deletes several entries with one write.  `ends` has the ends of each entry's queues."""
+        """Deletes several entries with one write.  `ends` has, by name of an entry, the ends of its queues."""
         self._apply_now(self._without(ends, now_ms))
 
     def _without(self, ends: Mapping[str, Mapping[int, int]], now_ms: int) -> Planned[Entry] | None:
@@ -206,7 +215,8 @@ class ConfigTable(Generic[Entry]):
             return None
         buried = {}
         for name in sorted(gone):
-            before = self.tombstones.get(name)  # queues that were not used since still continue at its offsets
+            # A queue that was not used since that deletion continues at the offset in the earlier tombstone.
+            before = self.tombstones.get(name)
             buried[name] = Tombstone(now_ms, {**(before.queue_offsets if before else {}), **ends[name]})
         table = {name: entry for name, entry in self.entries.items() if name not in gone}
         return Planned(table, self.version.next(now_ms), frozenset(gone), buried)
@@ -219,12 +229,12 @@ class ConfigTable(Generic[Entry]):
         *,
         complete: bool,
     ) -> set[str]:
-        """Takes over entries of the master: all of them (`complete`), or those of a change.  Returns the names that
-        differed.
+        """Takes over entries of the master: the whole table if `complete`, otherwise those of a change.  Returns the
+        names of the entries that have changed here.
 
-        A name in both `entries` and `deleted` was deleted and created again.  Its tombstone is kept, as on the master.
-        If a complete table does not mention an entry of this table, the entry is removed without a tombstone, because
-        nobody has deleted it and the master may have lost its file.
+        A name in both `entries` and `deleted` belongs to an entry that was deleted and created again.  The tombstone of
+        such an entry is kept, as on the master.  If the master's complete table lacks an entry of this table, the entry
+        is removed without a tombstone, because nobody has deleted it and the master may have lost its file.
         """
         mastered = {entry.name: entry for entry in entries}
         buried = {
@@ -244,13 +254,15 @@ class ConfigTable(Generic[Entry]):
         return changed
 
     def _write(self, planned: Planned[Entry]) -> dict[str, Tombstone]:
-        """Writes a change, and returns the tombstones that are on disk then.  Any thread may call it, one at a time."""
+        """Writes a change, and returns the tombstones that are then on disk.  Any thread may call this method, but only
+        one at a time.
+        """
         entries, tombstones = planned.entries, self.tombstones
         if planned.buried:
             tombstones = self._save_tombstones(planned.buried, deleting=planned.names - entries.keys())
         if planned.writes_entries:
             if self._conditional & (entries.keys() - self.entries.keys()):
-                self._save_tombstones({})  # an entry is created again, so its tombstone now counts
+                self._save_tombstones({})  # a deleted entry is created again, so from now on its newer tombstone counts
             self._texts = {name: self._text_of(name, entry) for name, entry in entries.items()}
             table = TextTable({name: text for name, (_, text) in self._texts.items()})
             version = planned.version.to_json()
@@ -275,9 +287,9 @@ class ConfigTable(Generic[Entry]):
                 listener(name)
 
     def _save_tombstones(self, added: Mapping[str, Tombstone], *, deleting: Iterable[str] = ()) -> dict[str, Tombstone]:
-        """Writes the tombstones, together with those in `added`, and returns all of them.
+        """Writes all tombstones together with those in `added`, and returns them.
 
-        The tombstones of the entries in `deleting` count only once the other file is written.
+        A tombstone of an entry in `deleting` counts only once the other file is written without the entry.
         """
         newest = dict(sorted({**self.tombstones, **added}.items(), key=lambda item: item[1].at_ms)[-MAX_TOMBSTONES:])
         content = {name: tombstone.to_json() for name, tombstone in newest.items()}
@@ -297,7 +309,7 @@ class ConfigTable(Generic[Entry]):
             raise refusal(error, f"writing {file}") from error
 
     def deleted(self) -> list[str]:
-        """Returns the names of entries that were deleted and do not exist now."""
+        """Returns the names of deleted entries that were not created again."""
         return [name for name in self.tombstones if name not in self.entries]
 
     def _load(self) -> None:
@@ -322,7 +334,7 @@ class ConfigTable(Generic[Entry]):
         self._other = content
 
 
-@cache  # a file of a thousand entries has some ten thousand names
+@cache  # cached, because a file of a thousand entries has some ten thousand field names
 def camel_case(name: str) -> str:
     return re.sub(r"_([a-z0-9])", lambda match: match[1].upper(), name)
 
@@ -333,8 +345,8 @@ def to_json(entry: Named) -> dict[str, Any]:
 
 
 def from_json(entry_class: type[Any], value: Mapping[str, Any]) -> Any:
-    """Reads an entry.  RocketMQ leaves out some fields and writes null for others.  A missing field and null both stand
-    for the default.
+    """Reads an entry.  RocketMQ leaves out some fields, and writes null for others.  A missing field and a null both
+    mean the default.
     """
     arguments = {}
     for field in dataclasses.fields(entry_class):
@@ -343,7 +355,7 @@ def from_json(entry_class: type[Any], value: Mapping[str, Any]) -> Any:
             continue
         expected = {"int": int, "str": str, "bool": bool}.get(str(getattr(field.type, "__name__", field.type)), dict)
         if not isinstance(given, expected) or (expected is int and isinstance(given, bool)):
-            shown = repr(given) if field.repr else f"a {type(given).__name__}"  # errors must not show secrets
+            shown = repr(given) if field.repr else f"a {type(given).__name__}"  # an error text must not show a secret
             raise ValueError(f"{camel_case(field.name)} is {shown}, not {expected.__name__}")
         arguments[field.name] = given
     return entry_class(**arguments)

@@ -1,12 +1,13 @@
-"""ConsumerOffsetTable: keeps how far each group has read each queue.
+"""ConsumerOffsetTable: keeps the committed offset of each group in each queue.
 
-An entry is (generation, offset).  Entries are compared in that order and only ever rise.  A master and its slaves merge
-their tables by this rule alone, in both directions.  An offset may go back only with a higher generation, which it gets
-from a reset, the deletion of a topic or group, or a cut of the log.
+An entry is a pair (generation, offset).  Entries are compared as pairs, first by generation, and an entry can only
+rise.  By this rule alone, a master and its slaves merge their tables in both directions.  An offset goes back only if
+it gets a higher generation, which happens at a reset, at the deletion of a topic or group, and at a cut of the log.
 
-`config/consumerOffset.json` is RocketMQ's file.  A file of our own beside it has the generations, and a journal has
-what was committed since both were written.  For groups that pop, the broker itself keeps the progress.  The table shows
-this progress, and writes it to RocketMQ's file only at a clean stop, for a RocketMQ that opens the store.
+The offsets are in RocketMQ's file `config/consumerOffset.json`.  The generations are in a file of this broker beside
+it, and commits since the last write of both files are in a journal.  For groups that pop, the broker itself tracks the
+progress, which is not in these files.  The table shows the progress of such groups, and writes it to RocketMQ's file
+only at a clean stop, for a RocketMQ that opens the store.
 """
 
 import logging
@@ -26,17 +27,17 @@ Place = tuple[str, str, int]  # group, topic, queue id
 
 
 class History(Protocol):
-    """The part of the log's history on which the generations of offsets depend."""
+    """The facts about the log's history on which the generations of offsets depend."""
 
     def end(self) -> LogPoint:
-        """Returns the end of the log.  A generation that is raised now belongs to this point."""
+        """Returns the end of the log.  A generation that is raised now gets this point as its origin."""
 
     def has_passed(self, point: LogPoint) -> bool:
-        """Returns True if this log contains the point, or once did."""
+        """Returns True if this log contains the point, or once contained it."""
 
 
 class NoHistory:
-    """A history that contains every point."""
+    """A history in which every point counts as contained."""
 
     def end(self) -> LogPoint:
         return LogPoint()
@@ -46,8 +47,8 @@ class NoHistory:
 
 
 class ConsumerOffsetTable:
-    """Keeps the offsets.  Every change is in the journal when its method returns.  Only `Compaction.run` waits for the
-    disk.
+    """Keeps the offsets.  When a method that changes the table returns, the change is in the journal.  The methods do
+    not wait for the disk; only `Compaction.run` does.
     """
 
     def __init__(
@@ -62,17 +63,21 @@ class ConsumerOffsetTable:
         self._file = file
         self._generations_file = generations_file
         self._noted_file = noted_file
-        self._noted: dict[str, dict[str, list[int]]] = {}  # offsets that `note` has written to RocketMQ's file
+        # Offsets that `note` has written to RocketMQ's file in place of the committed ones.
+        self._noted: dict[str, dict[str, list[int]]] = {}
         self._journal = journal
         self._history = history or NoHistory()
         self._table: OffsetTable = {}
-        self._other: dict[str, Any] = {}  # other fields of RocketMQ's file: groupTopicMap, pullOffsetTable
+        # The other fields of RocketMQ's file, which are groupTopicMap and pullOffsetTable.
+        self._other: dict[str, Any] = {}
         self._version = DataVersion()
-        self._logged: set[Place] = set()  # queues for which a lower commit has been logged
-        self.unshared: set[Place] = set()  # queues with commits that the master may not have
-        self._foreign: set[Place] = set()  # queues whose generation was raised in another history than the master's
-        self._news = False  # True if something was committed since `take_news`
-        # The progress of groups that pop, which follows from the log.  The table shows it, but never commits it.
+        self._logged: set[Place] = set()  # queues for which the log already reports a commit below the committed offset
+        self.unshared: set[Place] = set()  # queues with a commit here that the master may not have
+        # Queues whose entry has a generation from records that the master does not have.
+        self._foreign: set[Place] = set()
+        self._news = False  # True if an offset was committed since the last call of `take_news`
+        # The progress of groups that pop, which follows from the log of messages and pops.  The table shows this
+        # progress, but never commits it.
         self.kept: dict[tuple[str, str], dict[int, int]] = {}
         self.changed: list[Callable[[Change], None]] = []
         self._load()
@@ -80,18 +85,20 @@ class ConsumerOffsetTable:
     # --- reading ----------------------------------------------------------------------------------------------------
 
     def get(self, group: str, topic: str, queue_id: int) -> OffsetEntry:
-        """Returns the committed entry.  Without a commit this is `NEVER`, or an entry with offset -1."""
+        """Returns the committed entry of a queue.  Without a commit, the entry is `NEVER` or has offset -1."""
         return self._table.get((group, topic), {}).get(queue_id, NEVER)
 
     def progress(self, group: str, topic: str, queue_id: int) -> OffsetEntry:
-        """Returns the progress that the broker keeps for a group that pops; for others, the committed offset."""
+        """For a group that pops, returns the progress that the broker tracks; for any other group, returns the
+        committed offset.
+        """
         committed = self.get(group, topic, queue_id)
         kept = self.kept.get((group, topic), {}).get(queue_id)
         return committed if kept is None else committed.at(kept)
 
     def of_group(self, group: str) -> Iterator[tuple[str, int, OffsetEntry]]:
-        """Yields (topic, queue id, progress) for each queue with a committed offset or with progress that the broker
-        keeps.
+        """Yields (topic, queue id, progress) for each queue in which the group has a committed offset or progress by
+        pops.
         """
         for owner, topic in self._table.keys() | self.kept.keys():
             if owner != group:
@@ -105,16 +112,14 @@ class ConsumerOffsetTable:
         return [group for group, name in self._table if name == topic]
 
     def groups(self) -> list[str]:
-        """Returns the groups with a committed offset or with progress that the broker keeps.  Deleted groups are left
-        out.
-        """
+        """Returns the groups that have a committed offset or progress by pops, without deleted groups."""
         committed = {
             group for (group, _), queues in self._table.items() if any(entry.offset >= 0 for entry in queues.values())
         }
         return sorted(committed | {group for group, _ in self.kept})
 
     def topics_by_group(self) -> dict[str, set[str]]:
-        """Returns, by group, the topics with a committed offset or with progress that the broker keeps."""
+        """Returns, by group, the topics in which the group has a committed offset or progress by pops."""
         topics: dict[str, set[str]] = {}
         for (group, topic), queues in self._table.items():
             if any(entry.offset >= 0 for entry in queues.values()):
@@ -124,11 +129,13 @@ class ConsumerOffsetTable:
         return topics
 
     def everything(self) -> Iterator[Change]:
-        """Returns all entries, with those of deleted groups, which must win over older entries of other brokers."""
+        """Returns all entries, with those of deleted groups, because these must win over older entries of other
+        brokers.
+        """
         return ((group, topic, dict(queues)) for (group, topic), queues in self._table.items())
 
     def to_hand_back(self) -> Iterator[Change]:
-        """Yields the entries that were committed here and that the master may not have."""
+        """Yields the entries with commits that the master may not have."""
         for group, topic, queue_id in sorted(self.unshared):
             yield group, topic, {queue_id: self.get(group, topic, queue_id)}
 
@@ -140,7 +147,9 @@ class ConsumerOffsetTable:
     # --- changing ---------------------------------------------------------------------------------------------------
 
     def commit(self, group: str, topic: str, offsets: Mapping[int, int]) -> dict[int, int]:
-        """Commits offsets, and returns the offsets that count now.  Offsets below the committed one change nothing."""
+        """Commits offsets, and returns the offsets that are then committed.  An offset below the committed one changes
+        nothing.
+        """
         queues = self._table.get((group, topic), {})
         risen: Queues = {}
         standing: dict[int, int] = {}
@@ -166,27 +175,29 @@ class ConsumerOffsetTable:
         return standing
 
     def keep(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Shows how far a group that pops has settled its messages.
+        """Sets how far a group that pops has settled (acknowledged or moved) its messages.
 
-        This progress is neither written to a file nor sent to other brokers, because it follows from the log.  A broker
-        that lacks that part of the log must not have it.
+        The progress is neither written to a file nor sent to other brokers, because it follows from the log.  A broker
+        that lacks that part of the log must not have this progress.
         """
         self.kept.setdefault((group, topic), {})[queue_id] = offset
 
     def release(self, group: str, topic: str, queue_id: int) -> None:
-        """Stops showing the progress that the broker has kept for a queue."""
+        """Forgets the progress by pops in a queue."""
         queues = self.kept.get((group, topic), {})
         queues.pop(queue_id, None)
         if not queues:
             self.kept.pop((group, topic), None)
 
     def reset(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
-        """Moves offsets back or forward.  Each gets a new generation, which belongs to the present end of the log."""
+        """Moves offsets back or forward.  Each offset gets a new generation, whose origin is the present end of the
+        log.
+        """
         self._set(group, topic, self._raised(group, topic, offsets))
 
     def make_room_for_reset(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
-        """Reserves room on the disk for a reset.  Call it before the reset's records are appended, so that a full disk
-        refuses both or neither.
+        """Reserves space on the disk for a reset.  This must happen before the reset's records are appended, so that a
+        full disk refuses either both or neither.
         """
         if offsets:
             self._journal.make_room(group, topic, self._raised(group, topic, offsets))
@@ -203,7 +214,7 @@ class ConsumerOffsetTable:
             self.reset(group, topic, dict.fromkeys(self._table[group, topic], NO_OFFSET))
 
     def delete_topics(self, topics: Set[str]) -> None:
-        """Does the work of `delete_topic` for those of the topics that still have an offset."""
+        """Deletes the offsets of these topics, as `delete_topic` does, if they still have any."""
         left = {
             topic
             for (_, topic), queues in self._table.items()
@@ -217,12 +228,12 @@ class ConsumerOffsetTable:
             self.reset(group, topic, dict.fromkeys(self._table[group, topic], NO_OFFSET))
 
     def clamp(self, end_of: Callable[[str, int], int], *, new_generation: bool) -> list[str]:
-        """Moves back offsets that are beyond the end of their queue after a cut of the log.
+        """After a cut of the log, moves back each offset that is beyond the end of its queue.
 
-        Returns a line of text for each offset that moved.  A slave keeps the generation, because only a master may let
-        an offset go back.  A master (`new_generation`) raises the generation, even for entries from another history.  A
-        slave has such entries if it received a reset but not the records before the reset, and it may be promoted
-        without these records.
+        Returns a line of text for each offset that has moved.  On a slave the generation stays the same, because only a
+        master may let an offset go back.  On a master (`new_generation`) the generation rises, even for entries whose
+        generation comes from records that this log does not have.  A promoted slave can have such an entry if it
+        received a reset but not the records before the reset.
         """
         lines = []
         for (group, topic), queues in self._table.items():
@@ -238,7 +249,9 @@ class ConsumerOffsetTable:
         return lines
 
     def merge(self, changes: Iterable[Change]) -> int:
-        """Takes over higher entries of another broker of this name.  Returns how many entries rose."""
+        """Takes over entries of another broker of this name where they are higher.  Returns the number of entries that
+        have risen.
+        """
         risen_count = 0
         for group, topic, entries in changes:
             queues = self._table.get((group, topic), {})
@@ -248,10 +261,11 @@ class ConsumerOffsetTable:
         return risen_count
 
     def merge_in_new_generation(self, group: str, topic: str, entries: Mapping[int, OffsetEntry]) -> Queues:
-        """Takes over higher entries, each in a new generation.  Returns the new entries.
+        """Takes over entries of another broker where they are higher, and gives each of them a new generation.  Returns
+        the entries with the new generations.
 
-        The new entries are written as one line of the journal.  A crash must not leave the other broker's generation,
-        because that broker still has a higher offset in it.
+        All of them are written as one line of the journal.  After a crash no entry may have the other broker's
+        generation, because that broker still has a higher offset in it.
         """
         point = self._history.end()
         raised: Queues = {}
@@ -263,13 +277,13 @@ class ConsumerOffsetTable:
         return raised
 
     def merge_from_master(self, changes: Iterable[Change], *, begins: bool = False, ends: bool = False) -> None:
-        """Takes over higher entries of the master.  Entries that the master has, or has passed, need not be handed
-        back.
+        """Takes over entries of the master where they are higher.  An entry that the master has too, or has surpassed,
+        need not be handed back.
 
-        The master sends its complete table in parts: `begins` marks the first part, and `ends` the last.  After the
-        last part, every higher entry of this table is handed back, even if it came from the master, because a power
-        loss may take acknowledged commits from a master.  Entries of a generation that was raised in records which this
-        log has lost are dropped, because they belong to another history.
+        The master sends its complete table in several calls: `begins` marks the first call, and `ends` the last one.
+        After the last call, every entry that is higher here is handed back, even if it once came from the master,
+        because a power loss can take acknowledged commits from a master.  An entry is dropped if its generation was
+        raised in records that this log has lost, because it then belongs to another history.
         """
         if begins:
             self.unshared = set(self._places())
@@ -289,12 +303,12 @@ class ConsumerOffsetTable:
             self._foreign.clear()
 
     def may_bring(self, entry: OffsetEntry) -> bool:
-        """Returns True if the entry's generation belongs to this log's history, or if that cannot be known."""
+        """Returns True if the entry's generation belongs to the history of this log, or if this is not known."""
         return not entry.raised_at.epoch or self._history.has_passed(entry.raised_at)
 
     def _set(self, group: str, topic: str, entries: Queues, *, replaces: bool = False) -> None:
-        """Writes entries to the journal and to memory.  With `replaces` offsets may go back, even when the journal is
-        read again.
+        """Writes entries to the journal and into the table.  With `replaces`, offsets may go back, also when the
+        journal is replayed.
         """
         if not entries:
             return
@@ -306,7 +320,7 @@ class ConsumerOffsetTable:
     # --- the files --------------------------------------------------------------------------------------------------
 
     def compaction(self, now_ms: int) -> "Compaction | None":
-        """Returns a `Compaction`, which any thread may run, to write both files; None if nothing has changed since the
+        """Returns a `Compaction`, which writes both files on any thread.  Returns None if nothing has changed since the
         last one.
         """
         if self._journal.is_empty:
@@ -338,10 +352,11 @@ class ConsumerOffsetTable:
         return {**other, "dataVersion": self._version.to_json(), "offsetTable": offsets}
 
     def note(self, goes_on: Mapping[tuple[str, str], Mapping[int, int]], now_ms: int) -> None:
-        """Writes the offsets at which a RocketMQ would continue if it opened this store.  Call it after `close`.
+        """Writes, in RocketMQ's file, the offsets at which a RocketMQ would continue if it opened this store.  The
+        caller must first call `close`.
 
-        These offsets replace the committed ones in RocketMQ's file.  The committed offsets and their replacements are
-        written first, to a file of our own, so that no replacement ever counts as committed here.
+        The written offsets replace the committed ones in that file.  The committed offsets and their replacements are
+        first written to a file of this broker, so that at the next start no replacement counts as committed.
         """
         if self._noted_file is None:
             return
@@ -365,7 +380,9 @@ class ConsumerOffsetTable:
             self._noted = {}
 
     def _take_noted(self, offset_table: dict[str, dict[str, int]]) -> None:
-        """Restores the committed offsets that `note` replaced, except where RocketMQ has written others since."""
+        """Restores the committed offsets that `note` has replaced, except where RocketMQ has since written another
+        offset.
+        """
         noted = (self._noted_file.load() if self._noted_file is not None else None) or {}
         for key, queues in noted.items():
             offsets = offset_table.get(key, {})
@@ -408,14 +425,14 @@ class ConsumerOffsetTable:
         self.unshared = set(self._places())
 
     def _places(self) -> Iterator[Place]:
-        """Yields the queues for which a group has ever committed anything, including deleted entries."""
+        """Yields the queues for which a group has ever committed an offset, with those of deleted groups."""
         for (group, topic), entries in self._table.items():
             yield from ((group, topic, queue) for queue, entry in entries.items() if entry > NEVER)
 
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """The table at one moment, which `run` writes to its two files."""
+    """The table's content at one moment, which `run` writes to two files."""
 
     file: JsonStore
     content: dict[str, Any]
@@ -426,7 +443,7 @@ class Compaction:
     journal_number: int
 
     def run(self) -> None:
-        """Writes the files and waits for the disk.  Until it returns, the journal still has everything."""
+        """Writes both files and waits for the disk.  Until `run` returns, the journal still has all changes."""
         self.file.save(self.content)
         self.generations_file.save(self.generations)
         self.forget_noted()

@@ -1,4 +1,4 @@
-"""SubscriptionGroupTable: the consumer groups of this broker, in RocketMQ's `config/subscriptionGroup.json`."""
+"""SubscriptionGroupTable: keeps the consumer groups of this broker in RocketMQ's `config/subscriptionGroup.json`."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -18,13 +18,16 @@ from broker_service.errors import (
 from broker_service.names import check_group_name
 
 MOST_MADE = (
-    50_000  # with this many groups consumers create no more, because each new group costs more than the one before
+    # With this many groups, consumers can create no more, because each new group makes all writes of the table slower.
+    50_000
 )
 
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionGroup:
-    """A consumer group.  In table D1 `broker_id` is G.brokerId, and `which_broker_when_consume_slowly` is G.slow."""
+    """A consumer group.  In table D1 of docs/decision_tables.md, `broker_id` is G.brokerId, and
+    `which_broker_when_consume_slowly` is G.slow.
+    """
 
     group_name: str = ""
     consume_enable: bool = True
@@ -42,7 +45,7 @@ class SubscriptionGroup:
     group_retry_policy: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Raises ValueError if the retry policy is not one of RocketMQ's."""
+        """Raises ValueError if the retry policy is not a valid RocketMQ policy."""
         try:
             retry_times_ms(self.group_retry_policy)
         except ValueError as error:
@@ -54,11 +57,13 @@ class SubscriptionGroup:
 
     @property
     def max_attempts(self) -> int:
-        """Returns how often a message is delivered: `retryMaxTimes` N allows N + 1 deliveries."""
+        """Returns how often a message is delivered at most: the first delivery and `retryMaxTimes` retries."""
         return max(0, self.retry_max_times) + 1
 
     def backoff_ms(self, attempt: int) -> int:
-        """Returns how long a message waits after this attempt has failed.  The first attempt has the number 1."""
+        """Returns how long a message waits for its next delivery after this attempt has failed.  The first attempt is
+        number 1.
+        """
         times = retry_times_ms(self.group_retry_policy)
         return times[min(max(attempt, 1), len(times)) - 1]
 
@@ -69,12 +74,13 @@ class SubscriptionGroupTable(ConfigTable[SubscriptionGroup]):
 
     def __init__(self, file: JsonStore, tombstones_file: JsonStore) -> None:
         super().__init__(file, tombstones_file)
-        self._wanted: set[str] = set()  # groups that consumers wait for
+        self._wanted: set[str] = set()  # groups that consumers want to create
 
     async def make_for_consumer(self, name: str, now_ms: int) -> None:
-        """Creates the group of a first consumer.  One write creates all groups for which consumers wait.
+        """Creates a group for its first consumer.  One write creates all groups that consumers want to create at that
+        moment.
 
-        If the disk refuses the write, the consumer may still read, and a later call creates the group.
+        If the disk refuses the write, the consumer can still read, and a later call creates the group.
         """
         if name not in self.entries:
             check_group_name(name)
@@ -99,10 +105,10 @@ class SubscriptionGroupTable(ConfigTable[SubscriptionGroup]):
         return Planned(entries, self.version.next(now_ms), new)
 
     def consuming(self, name: str, *, auto_create: bool) -> SubscriptionGroup:
-        """Returns the group for one of its consumers.
+        """Returns the group for a consumer of this group.
 
-        A group that does not exist here is returned with its defaults if `auto_create` allows it.  This serves slaves,
-        which create no groups, and brokers whose disk refuses the table.
+        If the group does not exist here, it is returned with default values, provided that `auto_create` allows this.
+        The default values are for slaves, which create no groups, and for brokers whose disk refuses the write.
         """
         check_group_name(name)
         group = self.entries.get(name)
@@ -117,7 +123,7 @@ class SubscriptionGroupTable(ConfigTable[SubscriptionGroup]):
         return group
 
     def update(self, group: SubscriptionGroup, now_ms: int) -> SubscriptionGroup:
-        """Makes the change that `updating` plans at once."""
+        """Plans the change with `updating` and makes it at once."""
         self._apply_now(self.updating(group, now_ms))
         return group
 

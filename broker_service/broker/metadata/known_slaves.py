@@ -1,8 +1,8 @@
-"""KnownSlaves: keeps in `rocketsim/slaves.json` every slave that has ever followed the master of this broker name.
+"""KnownSlaves: keeps, in `rocketsim/slaves.json`, every slave that has ever followed a master of this broker name.
 
-The list outlives restarts.  A master asks these slaves whether one of them was promoted while the master was down, or
-has records that the master lost.  A slave gets the list from its master, and asks the other slaves before it is
-promoted.  Only an operator removes a slave.
+The list is still known after a restart.  A starting master asks these slaves whether one of them was promoted in the
+meantime, or has records that the master has lost.  A slave gets the list from its master, and asks the other slaves
+before it is promoted.  Only an operator can remove a slave from the list.
 """
 
 import logging
@@ -16,8 +16,8 @@ logger = logging.getLogger(__name__)
 
 
 class KnownSlaves:
-    """`addresses` has the address of each slave by broker id, without this broker.  `changed` has functions that are
-    called after each change.
+    """`addresses` has the address of each slave by broker id, except this broker itself.  The functions in `changed`
+    are called after each change.
     """
 
     def __init__(self, file: JsonStore) -> None:
@@ -31,10 +31,10 @@ class KnownSlaves:
             raise StoreCorrupt(f"{file}: {error}; remove it: slaves are known again once they have followed") from error
 
     def joined(self, broker_id: int, address: str) -> None:
-        """Adds a slave that follows this master."""
+        """Adds a slave that has begun to follow this master."""
         others = {
             other: at for other, at in self.addresses.items() if at != address
-        }  # the slave may have had another id
+        }  # without other ids of this address, because the slave may have had another id
         self._become({**others, broker_id: address})
 
     def adopt(self, addresses: Mapping[int, str]) -> None:
@@ -48,7 +48,7 @@ class KnownSlaves:
         self._save({other: at for other, at in self.addresses.items() if other != broker_id})
 
     def _become(self, addresses: dict[int, str]) -> None:
-        """Changes the list and writes it.  If the disk refuses the write, the change holds until a restart, and the
+        """Changes the list in memory and on disk.  If the disk refuses the write, the change is in memory only, and the
         next change writes it, too.
         """
         if addresses == self.addresses and self._is_saved:

@@ -1,6 +1,6 @@
 """Converts topics, groups and offsets to protobuf messages and back.
 
-Raises ValueError for values that no broker sends.
+Reading raises ValueError for values that no broker would send.
 """
 
 import json
@@ -52,12 +52,12 @@ def group_from_proto(group: metadata_pb2.SubscriptionGroupConfig) -> Subscriptio
 
 
 def _values(kind: type[TopicConfig | SubscriptionGroup], of: Any) -> dict[str, Any]:
-    """Returns the fields of a topic or a group, which have the same names in its dataclass and in its message."""
+    """Returns the fields of a topic or group as a dict; its dataclass and its protobuf message use the same names."""
     return {field.name: getattr(of, field.name) for field in fields(kind)}
 
 
 def retry_policy_from_proto(group: metadata_pb2.SubscriptionGroupConfig) -> dict[str, Any]:
-    """Reads a retry policy.  Raises ValueError for text that is not a JSON object."""
+    """Reads a retry policy.  Raises ValueError if the text is not a JSON object."""
     if not group.group_retry_policy:
         return {}
     policy = json.loads(group.group_retry_policy)
@@ -67,7 +67,7 @@ def retry_policy_from_proto(group: metadata_pb2.SubscriptionGroupConfig) -> dict
 
 
 def user_to_proto(user: User) -> metadata_pb2.User:
-    """Converts a user, including the password.  Only slaves may get the result."""
+    """Converts a user, with the password.  The result must go only to slaves."""
     return metadata_pb2.User(
         username=user.username, password=user.password, user_type=user.user_type, user_status=user.user_status
     )
@@ -109,7 +109,7 @@ def access_to_proto(
     acls: Iterable[str],
     deleted: Iterable[str],
 ) -> metadata_pb2.Metadata:
-    """Makes the fields of a Metadata message that carry users by name and policies by subject."""
+    """Makes a Metadata message that has only the changes of access control: users by name and policies by subject."""
     return metadata_pb2.Metadata(
         users_version=version_to_proto(access.users.version),
         users=[user_to_proto(user) for name in users if (user := access.users.get(name))],
@@ -121,7 +121,7 @@ def access_to_proto(
 
 
 def floors_to_proto(tombstones: Mapping[str, Tombstone], topics: Iterable[str]) -> list[metadata_pb2.QueueFloor]:
-    """Returns, for those of the topics that were ever deleted, the offsets at which their queues continue."""
+    """For each of the topics that was ever deleted, returns the offsets at which its queues continue."""
     return [
         metadata_pb2.QueueFloor(topic=name, queue_id=queue_id, next_offset=offset)
         for name in topics
@@ -148,7 +148,7 @@ def offsets_to_proto(changes: Iterable[Change]) -> list[metadata_pb2.ConsumerOff
 
 
 def offsets_from_proto(offsets: Iterable[metadata_pb2.ConsumerOffset]) -> list[Change]:
-    """Reads offsets.  Raises ValueError for values that no broker sends."""
+    """Reads offsets.  Raises ValueError for values that no broker would send."""
     changes: dict[tuple[str, str], dict[int, OffsetEntry]] = {}
     for item in offsets:
         if (item.group, item.topic) not in changes:

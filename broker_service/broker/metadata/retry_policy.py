@@ -1,13 +1,13 @@
-"""Reads the retry policy of a consumer group, which says after which times its messages are delivered again.
+"""Reads a consumer group's retry policy, which says how long a message waits before each new delivery.
 
-The policy is RocketMQ's `groupRetryPolicy`, in the form of its JSON:
+The policy is RocketMQ's `groupRetryPolicy`, a JSON object of one of these forms:
 
     {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [1000, 5000, …]}}
     {"type": "EXPONENTIAL", "exponentialRetryPolicy": {"initial": 5000, "max": 7200000, "multiplier": 2}}
 
-All times are milliseconds.  Missing fields have RocketMQ's defaults.  After the first failed attempt a message waits
-for the first of the customized times, as in RocketMQ 5's clients, which the broker tells these times.  RocketMQ's
-brokers begin with the third time.
+All times are milliseconds.  A missing field has RocketMQ's default value.  After the first failed attempt a message
+waits for the first of the customized times, as with RocketMQ 5's clients, which get these times from the broker.
+RocketMQ's own brokers begin with the third of the times.
 """
 
 from collections.abc import Mapping
@@ -23,10 +23,10 @@ DEFAULT = tuple(1000 * seconds for seconds in _SECONDS)
 
 
 def retry_times_ms(policy: Mapping[str, Any]) -> tuple[int, ...]:
-    """Returns the waiting times after the first failed attempt, the second and so on.  The last also serves all later
-    attempts.
+    """Returns the waiting times after the first, the second and each later failed attempt.  The last time is also used
+    for all further attempts.
 
-    `policy` is the JSON object; an empty one means DEFAULT.  Raises ValueError for an invalid policy.
+    `policy` is the JSON object, and an empty one means DEFAULT.  Raises ValueError for an invalid policy.
     """
     kind = policy.get("type") or CUSTOMIZED
     if kind == CUSTOMIZED:

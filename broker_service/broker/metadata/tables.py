@@ -1,4 +1,4 @@
-"""Tables: all state that slaves copy from their master beside the log."""
+"""Tables: all data that slaves copy from their master besides the log."""
 
 from typing import NamedTuple
 
@@ -14,4 +14,4 @@ class Tables(NamedTuple):
     groups: SubscriptionGroupTable
     offsets: ConsumerOffsetTable
     known_slaves: KnownSlaves
-    access: AccessTables | None  # None without access control
+    access: AccessTables | None  # None if access control is off

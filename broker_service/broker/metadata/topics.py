@@ -37,14 +37,16 @@ class TopicConfig:
 
     @property
     def message_type(self) -> str:
-        """Returns the type of messages that RocketMQ 5's clients may send to the topic: one of MESSAGE_TYPES."""
+        """Returns the type of messages that RocketMQ 5's clients may send to the topic, which is one of
+        MESSAGE_TYPES.
+        """
         return self.attributes.get(MESSAGE_TYPE, "") or MESSAGE_TYPES[0]
 
     def queue_of(self, queue_id: int) -> int:
-        """Returns the queue for a message that the broker accepted earlier for `queue_id`.
+        """Returns the queue in which to store a message that the broker accepted earlier for `queue_id`.
 
-        The topic may have fewer queues now, so this may be another queue than `queue_id`.  While nobody may send to the
-        topic, it is one of the queues that are read.
+        If the topic has fewer queues now, the result may differ from `queue_id`.  If the topic has no write queues now,
+        the result is one of its read queues.
         """
         return queue_id % max(1, self.write_queue_nums or self.read_queue_nums)
 
@@ -57,7 +59,9 @@ class TopicTable(ConfigTable[TopicConfig]):
         super().__init__(file, tombstones_file)
 
     def add_system_topics(self, default_queue_nums: int, delay_levels: int) -> None:
-        """Adds the system topics in memory only.  As in RocketMQ, the table's next change writes them to the file."""
+        """Adds the system topics to the table in memory only.  As in RocketMQ, the system topics are written with the
+        table's next change.
+        """
         perm = PERM_READ | PERM_WRITE | PERM_INHERIT
         for topic in (
             TopicConfig(DEFAULT_TOPIC, default_queue_nums, default_queue_nums, perm),
@@ -66,7 +70,9 @@ class TopicTable(ConfigTable[TopicConfig]):
             self.entries.setdefault(topic.name, topic)
 
     def readable(self, name: str, broker_permission: int) -> TopicConfig:
-        """Returns the topic for a reader.  Raises the errors of table 1d, in the order of that table."""
+        """Returns the topic for a client that reads it.  Raises the errors of table 1d (docs/decision_tables.md), in
+        the order of that table.
+        """
         topic = self.existing(name)
         if not topic.perm & broker_permission & PERM_READ:
             raise NoPermission(f"topic {name} cannot be read: {_why(topic, broker_permission)}")
@@ -79,8 +85,8 @@ class TopicTable(ConfigTable[TopicConfig]):
         return topic
 
     def writable(self, name: str, broker_permission: int) -> TopicConfig | None:
-        """Returns the topic for a client that sends to it.  Returns None if the topic does not exist and the caller may
-        create it.
+        """Returns the topic for a client that sends to it.  If the topic does not exist and the caller may create it,
+        returns None.
         """
         topic = self.entries.get(name)
         if topic is None:
@@ -91,15 +97,15 @@ class TopicTable(ConfigTable[TopicConfig]):
         return topic
 
     def auto_create(self, name: str, asked_queue_nums: int, default_queue_nums: int, now_ms: int) -> TopicConfig:
-        """Makes the change that `auto_creating` plans at once."""
+        """Plans the change with `auto_creating` and makes it at once."""
         self._apply_now(self.auto_creating(name, asked_queue_nums, default_queue_nums, now_ms))
         return self.entries[name]
 
     def auto_creating(
         self, name: str, asked_queue_nums: int, default_queue_nums: int, now_ms: int
     ) -> Planned[TopicConfig] | None:
-        """Plans the topic that a first message creates.  The topic has as many queues as the sender asks for, but at
-        most the default.
+        """Plans the creation of a topic for its first message.  The topic gets as many queues as the sender asks for,
+        but no more than the default.
         """
         if name in self.entries:
             return None
@@ -109,8 +115,8 @@ class TopicTable(ConfigTable[TopicConfig]):
     async def make_of_one_queue(self, name: str, now_ms: int) -> None:
         """Creates a topic for the broker's own records unless it exists.
 
-        Await it before an append, so that the disk does not block the event loop.  When it returns, the topic takes
-        records until the caller awaits something else.
+        The caller awaits this method before an append, so that the disk does not block the event loop.  After the
+        return, the topic takes records until the caller awaits something else.
         """
         topic = TopicConfig(name, read_queue_nums=1, write_queue_nums=1)
         await self.until_settled(name)
@@ -119,12 +125,14 @@ class TopicTable(ConfigTable[TopicConfig]):
             await self.until_settled(name)
 
     def update(self, topic: TopicConfig, now_ms: int) -> TopicConfig:
-        """Makes the change that `updating` plans at once."""
+        """Plans the change with `updating` and makes it at once."""
         self._apply_now(self.updating(topic, now_ms))
         return topic
 
     def updating(self, topic: TopicConfig, now_ms: int) -> Planned[TopicConfig] | None:
-        """Plans a topic that an operator asks for.  Everything is checked before anything changes."""
+        """Plans to create or change a topic as an operator has asked.  All values are checked before anything
+        changes.
+        """
         check_topic_name(topic.name)
         refuse_system_topic(topic.name)
         for what, nums in (("readQueueNums", topic.read_queue_nums), ("writeQueueNums", topic.write_queue_nums)):
@@ -148,12 +156,12 @@ class TopicTable(ConfigTable[TopicConfig]):
         return self.putting(topic, now_ms)
 
     def remove(self, name: str, now_ms: int, queue_offsets: Mapping[int, int]) -> None:
-        """Makes the change that `removing` plans at once."""
+        """Plans the change with `removing` and makes it at once."""
         self._apply_now(self.removing(name, now_ms, queue_offsets))
 
     def removing(self, name: str, now_ms: int, queue_offsets: Mapping[int, int]) -> Planned[TopicConfig]:
-        """Plans the deletion of a topic.  Retry and dead letter topics may be deleted, too, although only the broker
-        writes them.
+        """Plans the deletion of a topic.  Retry and dead letter topics may also be deleted, although only the broker
+        writes to them.
         """
         if is_internal_topic(name):
             raise NoPermission(f"topic {name} belongs to the broker, which cannot do without it")
@@ -163,8 +171,8 @@ class TopicTable(ConfigTable[TopicConfig]):
         return planned
 
     def announced(self, auto_create: bool) -> list[TopicConfig]:
-        """Returns the topics that the name servers get.  With the default topic, producers find a broker that creates
-        topics.
+        """Returns the topics that this broker registers at the name servers.  With `auto_create` the result includes
+        the default topic, by which producers find a broker that creates topics.
         """
         return [topic for name, topic in self.entries.items() if auto_create or name != DEFAULT_TOPIC]
 

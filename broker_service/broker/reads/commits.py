@@ -1,4 +1,4 @@
-"""Commits: lets consumers commit offsets and query them (tables D6 and D7)."""
+"""Commits: lets consumers commit offsets and query them (tables D6 and D7 of docs/decision_tables.md)."""
 
 import logging
 from collections.abc import Iterable, Sequence
@@ -23,7 +23,7 @@ NOT_FOUND = -1
 class CommitEntry:
     topic: str
     queue_id: int
-    offset: int  # offset of the next message to read
+    offset: int  # the offset of the next message that the group has to read
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,23 +39,23 @@ class Commits:
         self._broker = broker
 
     async def make_group(self, name: str) -> None:
-        """Creates the group of a first consumer, if this broker may create groups."""
+        """Creates a group for its first consumer, if this broker may create groups."""
         broker = self._broker
         if broker.config.auto_create_subscription_group and not broker.is_slave:
             await broker.groups.make_for_consumer(name, broker.now_ms())
 
     def group(self, name: str) -> SubscriptionGroup:
-        """Returns a consumer's group.  Await `make_group` before."""
+        """Returns the group of a consumer.  The caller must await `make_group` first."""
         return self._broker.groups.consuming(name, auto_create=self._broker.config.auto_create_subscription_group)
 
     async def commit_and_share(
         self, group: str, entries: Sequence[CommitEntry], timeout_s: float, client_id: str = ""
     ) -> tuple[list[int], CommitStatus]:
-        """Commits offsets, and waits at most `timeout_s` until other brokers have them.  Operators see `client_id`
-        among the group's consumers, unless it is empty.
+        """Commits offsets, and waits at most `timeout_s` until other brokers have the commits.  Operators see a
+        non-empty `client_id` among the group's consumers.
 
-        Returns the offsets that count now, and which brokers have them.  A commit that changes nothing also waits,
-        because the commit before it may not have reached the slave yet.
+        Returns the offsets that are now committed, and which brokers have the commits.  Even if the commit changes
+        nothing, the call waits, because the commit before it may not have reached the slave yet.
         """
         self._broker.acknowledgements.check_room()
         self._broker.check_answers_for_offsets()
@@ -70,10 +70,10 @@ class Commits:
         return standing, await self._broker.shared_changes(timeout_s)
 
     def commit(self, group: str, entries: Sequence[CommitEntry]) -> list[int]:
-        """Commits all entries or none.  Returns the offsets that count now, in the order of the entries.
+        """Commits either all entries or none.  Returns the offsets that are now committed, in the order of the entries.
 
-        A slave takes commits, too, because the master may be gone (table D6).  The slave hands them to the master
-        later.
+        A slave also takes commits, because the master may be gone (table D6 of docs/decision_tables.md).  The slave
+        hands such commits to the master later.
         """
         self._broker.check_answers_for_offsets()
         self.group(group)
@@ -92,8 +92,8 @@ class Commits:
         return [standing[entry.topic][entry.queue_id] for entry in entries]
 
     def commit_on_pull(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Commits the offset that came with a pull.  The pull continues if the offset is refused, and does not wait for
-        slaves.
+        """Commits the offset that a pull request has brought.  The pull continues even if the offset is refused, and it
+        does not wait for the slaves to get the commit.
         """
         try:
             self.commit(group, [CommitEntry(topic, queue_id, offset)])
@@ -103,7 +103,9 @@ class Commits:
     async def query(
         self, group: str, queues: Iterable[tuple[str, int]], *, zero_for_new_group: bool
     ) -> list[Committed]:
-        """Returns the group's offsets in the named queues, or in all queues in which it has an offset."""
+        """Returns the group's committed offsets in `queues`, or, if `queues` is empty, in all queues where the group
+        has one.
+        """
         self._broker.check_answers_for_offsets()
         offsets = self._broker.offsets
         queues = list(queues)
@@ -115,7 +117,7 @@ class Commits:
             if zero_for_new_group and offsets.progress(group, topic, queue_id).offset < 0:
                 start = await cold_reads.read(self._broker.store, partial(self._start, topic, queue_id))
                 starts[topic, queue_id] = start
-        self._broker.check_answers_for_offsets()  # the role may have changed while the disk was read
+        self._broker.check_answers_for_offsets()  # the broker's role may have changed while the disk was read
         answers = []
         for topic, queue_id in queues:
             entry = offsets.progress(group, topic, queue_id)
@@ -124,11 +126,11 @@ class Commits:
         return answers
 
     def _start(self, topic: str, queue_id: int) -> int:
-        """Returns the offset at which a new group starts (table D7).
+        """Returns the offset at which a new group starts in this queue (table D7 of docs/decision_tables.md).
 
-        A new group starts at the queue's first offset if the queue has had no message yet.  The group also starts at
-        that offset if the first message still exists and is in memory by RocketMQ's 40 % rule.  Otherwise this returns
-        NOT_FOUND.
+        If the queue has never had a message, a new group starts at its first offset.  If the queue still has its very
+        first message, and RocketMQ's 40 % rule says that it is in memory, the group also starts at its first offset.
+        In all other cases the result is NOT_FOUND.
         """
         store = self._broker.store
         first = store.queues.first_offset_ever(topic, queue_id)
@@ -148,7 +150,7 @@ class Commits:
         if entry.offset < 0:
             raise InvalidParameter(f"offset {entry.offset} for queue {entry.queue_id} of {entry.topic} is negative")
         if self._broker.is_slave:
-            return  # A slave's log may be behind, so only the master checks the end.
+            return  # A slave's log may be behind the master's, so only a master checks the end.
         end = self._broker.store.queues.end(entry.topic, entry.queue_id)
         if entry.offset > end:
             raise InvalidParameter(
@@ -156,8 +158,8 @@ class Commits:
             )
 
     def _had_queue(self, group: str, entry: CommitEntry) -> bool:
-        """Returns True if the topic once had the queue.  A group that has read the queue to its end may still commit
-        that.
+        """Returns True if the topic has ever had this queue.  A group that has read a removed queue to its end must
+        still be able to commit this.
         """
         queue = entry.topic, entry.queue_id
         return self._broker.store.queues.end(*queue) > 0 or self._broker.offsets.get(group, *queue).offset >= 0

@@ -1,6 +1,6 @@
-"""PullPath: serves RocketMQ's pull of one queue, with long polling.
+"""PullPath: serves RocketMQ's pull request, which reads one queue, with long polling.
 
-The store (tables D2b and D3) and `suggestion.py` (table D1) decide what the answer says.
+The answer follows from the store (tables D2b and D3 of docs/decision_tables.md) and from `suggestion.py` (table D1).
 """
 
 from dataclasses import dataclass, replace
@@ -36,9 +36,9 @@ class Pull:
     max_msg_bytes: int = 0
     sub_expression: str = "*"
     expression_type: str = "TAG"
-    suspend_s: float = 0.0  # how long the consumer is willing to wait for a message
+    suspend_s: float = 0.0  # how long the consumer agrees to wait for a message
     commit_offset: int | None = None
-    read_in: LogEpoch = NO_EPOCH  # the epoch in which the records before `queue_offset` were read
+    read_in: LogEpoch = NO_EPOCH  # the epoch in which the consumer read the records before `queue_offset`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ class Pulled:
     count: int = 0
     records: bytes = b""
     sizes: bytes = b""
-    read_in: LogEpoch = NO_EPOCH  # the epoch that the consumer sends with `next_begin_offset`
+    read_in: LogEpoch = NO_EPOCH  # the epoch that the consumer must send with a pull from `next_begin_offset`
 
 
 class PullPath:
@@ -91,14 +91,14 @@ class PullPath:
     async def _held(
         self, pull: Pull, pulled: Pulled, deadline: float, group: SubscriptionGroup, selection: Selection
     ) -> Pulled:
-        """Waits for messages.  Returns the pull's new answer, or the old answer if no message came in time."""
+        """Waits for messages.  Returns a new answer, or the old one if no message came in time."""
         offset = pull.queue_offset
         queue = pull.topic, pull.queue_id
         while await self._broker.long_polling.wait({queue: offset}, deadline - self._broker.clock()):
-            group = self._readable(pull)  # group or topic may have been deleted
+            group = self._readable(pull)  # the group or the topic may have been deleted meanwhile
             pulled = await self._read(pull, offset, group, selection)
             if pulled.status is GetMessageStatus.NO_MATCHED_MESSAGE and pulled.next_begin_offset == pulled.max_offset:
-                # Only messages that the filter excludes have arrived, so they need not be read again.
+                # The new messages are excluded by the filter, so they need not be read again.
                 offset = pulled.next_begin_offset
             elif pulled.code is not PullCode.PULL_NOT_FOUND:
                 break
@@ -140,7 +140,7 @@ class PullPath:
         )
 
     def _by_condition(self, pull: Pull, offset: int, selection: Selection, corrects_offsets: bool) -> GetMessageResult:
-        """Finds messages as `_by_tags` does, but by a condition on their properties."""
+        """Finds messages like `_by_tags`, but by a condition on their properties."""
         one = replace(pull, max_msg_nums=1)
         first = self._by_tags(one, offset, replace(selection, tags=None), corrects_offsets)
         if first.status is not GetMessageStatus.FOUND:
@@ -172,7 +172,9 @@ class PullPath:
         )
 
     def _truncated(self, pull: Pull, group: SubscriptionGroup) -> Pulled | None:
-        """Returns the answer for a consumer that has read another master's records which this log lacks; else None."""
+        """If the consumer has read records of another master that this log lacks, returns the answer that tells it so;
+        otherwise None.
+        """
         log_end = self._broker.end_of(pull.read_in)
         if log_end is None:
             return None
@@ -191,9 +193,10 @@ class PullPath:
         )
 
     def _read_in(self, pull: Pull, next_offset: int, max_offset: int) -> LogEpoch:
-        """Returns the epoch that the consumer sends with its next pull.
+        """Returns the epoch that the consumer must send with its next pull.
 
-        This stays the consumer's own epoch while the broker cannot say whether it has the records that were read in it.
+        As long as the broker cannot say whether its log has what the consumer read in its own epoch, the result is the
+        consumer's epoch.
         """
         here = self._broker.log_epoch
         if not pull.read_in.epoch or pull.read_in == here or self._has_all_before(pull):
@@ -201,7 +204,9 @@ class PullPath:
         return here if here < pull.read_in and pull.queue_offset < next_offset else pull.read_in
 
     def _has_all_before(self, pull: Pull) -> bool:
-        """Returns True if this log has all records that the consumer has read, even if this broker was replaced."""
+        """Returns True if this log has all records that the consumer has read, even if a newer master has replaced this
+        broker.
+        """
         log_end = self._broker.end_here_of(pull.read_in)
         if log_end is None:
             return False

@@ -30,12 +30,12 @@ class Range(NamedTuple):
     queue_id: int
     from_offset: int
     until_offset: int
-    read_in: LogEpoch = NO_EPOCH  # the epoch of the log's end when `until_offset` was read
+    read_in: LogEpoch = NO_EPOCH  # the epoch in which the log ended when `until_offset` was determined
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A part of a frame: `count` records, which belong to the range with the number `range_index`."""
+    """A part of a frame: `count` records of a frame, which all belong to the range with the number `range_index`."""
 
     range_index: int
     count: int
@@ -47,13 +47,13 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    records: list[memoryview]  # slices of the log; copy and release them before any other call of the store
+    records: list[memoryview]  # slices of the log, which must be copied and released before the next call of the store
     sizes: bytes
     segments: list[Segment]
     suggested_broker_id: int
 
 
-# After one of these statuses a range that is not complete continues in the next frame.
+# After one of these statuses, an incomplete range continues in the next frame.
 _GOES_ON = (GetMessageStatus.FOUND, GetMessageStatus.NO_MATCHED_MESSAGE, GetMessageStatus.MESSAGE_WAS_REMOVING)
 
 
@@ -68,15 +68,17 @@ class RangePath:
         )
 
     def frame_bytes(self, max_frame_bytes: int) -> int:
-        """Returns the largest size of a frame's records, if the caller asks for `max_frame_bytes` (0: the default).  A
-        single record may be larger.
+        """Returns the size limit for a frame's records if the caller asks for `max_frame_bytes` (0: the default size).
+        A frame with a single record may be larger.
         """
         return min(max_frame_bytes or DEFAULT_FRAME_BYTES, self._broker.config.pull_range_max_frame_bytes)
 
     async def pull_range(
         self, group_name: str, ranges: Sequence[Range], sub_expression: str, expression_type: str, max_frame_bytes: int
     ) -> AsyncGenerator[Frame, None]:
-        """Yields frames of about `max_frame_bytes` until every range has ended.  Small ranges share a frame."""
+        """Yields frames of about `max_frame_bytes` until all ranges have ended.  Several small ranges are put into one
+        frame.
+        """
         if group_name:
             await self._checks.make_group(group_name)
         group = self._check_ranges(group_name, ranges)
@@ -91,11 +93,12 @@ class RangePath:
             make = partial(self._frame, ranges, epochs, index, offset, tags, frame_bytes, group, entries)
             began = self._broker.clock()
             frame, index, offset = await cold_reads.read(self._broker.store, make)
-            entries = len(frame.sizes) // 4 + 16  # the next frame will have about as many messages
+            # An estimate: the next frame will have about as many messages as this one.
+            entries = len(frame.sizes) // 4 + 16
             self.seconds.observe(self._broker.clock() - began)
             self._count(frame, ranges, group_name)
             yield frame
-            # Other tasks get a turn, even if this client's window never fills up.
+            # Lets other tasks run, even if this client's flow-control window never fills up.
             await asyncio.sleep(0)
             if self._broker.stopping:
                 raise ServiceNotAvailable("this broker is stopping; read from another one")
@@ -107,7 +110,7 @@ class RangePath:
         if len(counts) == 1:
             sizes = {topic: sum(map(len, frame.records)) for topic in counts}
         else:
-            # The end of each record, in bytes from the frame's beginning.
+            # The offset in the frame at which each record ends.
             ends = np.concatenate(([0], np.cumsum(np.frombuffer(frame.sizes, "<u4"), dtype=np.int64)))
             sizes, at = Counter[str](), 0
             for segment in frame.segments:
@@ -127,8 +130,8 @@ class RangePath:
         group: SubscriptionGroup,
         entries: int,
     ) -> tuple[Frame, int, int]:
-        """Returns the next frame, and the range and offset at which the frame after it begins."""
-        # The ends may change between two frames, because a slave may be promoted or cut its log.
+        """Returns the next frame, and the range and the offset at which the following frame begins."""
+        # These ends may change between two frames, because a slave may be promoted or its log may be cut.
         ends = {epoch: end for epoch in epochs if (end := self._broker.end_of(epoch)) is not None}
         wanted = chain([ranges[index]._replace(from_offset=offset)], islice(ranges, index + 1, None))
         known = map(self._within, wanted, repeat(ends)) if ends else wanted
@@ -155,7 +158,9 @@ class RangePath:
         return Frame(found.records, found.sizes, segments, suggestion), index, offset
 
     def _within(self, wanted: Range, ends: Mapping[LogEpoch, int]) -> Range:
-        """Returns the part of a range that existed when it was planned and still exists."""
+        """Returns the part of a range that is left if this log lacks records which another master had when the range
+        was planned.
+        """
         if wanted.read_in not in ends:
             return wanted
         end = self._broker.store.queues.end_at(wanted.topic, wanted.queue_id, ends[wanted.read_in])
@@ -164,9 +169,10 @@ class RangePath:
     def _truncated(
         self, wanted: Range, ends: Mapping[LogEpoch, int], asked_from: int, segment: Segment
     ) -> Segment | None:
-        """Returns the segment that ends a range after its last remaining record; None if the range continues.
+        """If the rest of the range is lost, returns the segment that ends it after its last remaining record; otherwise
+        None.
 
-        If messages were also deleted by age, that is reported first.
+        If the range also has messages that were deleted by age, this is reported first.
         """
         end, at = self._within(wanted, ends).until_offset, max(asked_from, segment.next_offset)
         if at < end or end == wanted.until_offset or segment.status is GetMessageStatus.OFFSET_TOO_SMALL:

@@ -1,7 +1,7 @@
 """PushSubscriptions: knows which groups read which topics with push consumers of RocketMQ 4.
 
-The members of such a group divide the queues among themselves, and commit offsets.  If the group popped the topic as
-well, each of its messages would be delivered twice.
+Push consumers of a group divide the queues among themselves, and commit offsets.  If their group also popped the topic,
+each of its messages would be delivered twice.
 """
 
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ class PushSubscriptions:
         self._clients: dict[Subscription, set[str]] = {}
 
     def subscribe(self, client_id: str, subscriptions: Iterable[Subscription]) -> None:
-        """Replaces the subscriptions of a client.  A client without subscriptions is forgotten."""
+        """Replaces all subscriptions of a client.  A client with no subscriptions is forgotten."""
         for one in self._of_client.pop(client_id, ()):
             self._clients[one].discard(client_id)
             if not self._clients[one]:

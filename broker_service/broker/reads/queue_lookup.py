@@ -1,4 +1,4 @@
-"""QueueLookup: finds the first and last offsets of queues, and the offset at a time, on slaves as on masters."""
+"""QueueLookup: finds the first and last offsets of queues, and the offset at a given time, on masters and slaves."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -28,15 +28,17 @@ class QueueLookup:
         self._broker = broker
 
     async def bounds(self, topic_name: str, queue_ids: Iterable[int], *, closed: bool = False) -> list[Bounds]:
-        """Returns the bounds of the named queues, or of all queues.  With `closed` it also accepts queues that the
-        topic no longer has.
+        """Returns the bounds (first and last offset) of the queues in `queue_ids`, or of all queues if it is empty.
+        With `closed`, queues that the topic no longer has are allowed, too.
         """
         topic = self._existing(topic_name)
         wanted = list(queue_ids) or range(max(topic.read_queue_nums, topic.write_queue_nums))
         return [await cold_reads.read(self._broker.store, partial(self._bounds, topic, one, closed)) for one in wanted]
 
     async def wait_for_records(self, topic_name: str, ends: Mapping[int, int], hold_s: float) -> bool:
-        """Waits until a queue has a record beyond its end in `ends`.  Returns False if none came within `hold_s`."""
+        """Waits until one of the queues has a record beyond its end in `ends`.  Returns False if there is no such
+        record within `hold_s`.
+        """
         topic = self._existing(topic_name)
         for queue_id in ends:
             self._check(topic, queue_id)
@@ -46,9 +48,10 @@ class QueueLookup:
         return await self._broker.long_polling.wait(queues, self._broker.hold_s(hold_s))
 
     def ends_in(self, topic_name: str, queue_ids: Iterable[int], epoch: LogEpoch) -> list[int] | None:
-        """Returns, for each queue, the end of the records that a client may have read in this epoch.
+        """Returns the end of each queue as it was at the end of this epoch, which is the most that a client can have
+        read in it.
 
-        Returns None while the epoch is not over, or if this broker does not know its end.
+        Returns None if the epoch has not ended, or if this broker does not know its end.
         """
         log_end = self._broker.end_of(epoch)
         if log_end is None:
@@ -56,7 +59,9 @@ class QueueLookup:
         return [self._broker.store.queues.end_at(topic_name, queue_id, log_end) for queue_id in queue_ids]
 
     async def search(self, topic_name: str, queues: Iterable[tuple[int, int]]) -> list[int]:
-        """Returns, for each (queue id, timestamp), the first offset stored at or after that time, or the end."""
+        """Returns, for each pair (queue id, timestamp), the first offset stored at or after this time, or the queue's
+        end.
+        """
         topic = self._existing(topic_name)
         offsets = []
         for queue_id, timestamp in queues:
@@ -67,7 +72,7 @@ class QueueLookup:
         return offsets
 
     async def first_timestamp(self, topic_name: str, queue_id: int) -> int:
-        """Returns the store time of the queue's first message; -1 for an empty queue."""
+        """Returns the store time of the queue's first message, or -1 if the queue is empty."""
         self._check(self._existing(topic_name), queue_id)
         store = self._broker.store
         first, end = store.queues.bounds(topic_name, queue_id)
@@ -76,9 +81,9 @@ class QueueLookup:
         return await cold_reads.read(store, partial(store.queues.store_timestamp_of, topic_name, queue_id, first))
 
     def _existing(self, topic_name: str) -> TopicConfig:
-        """Returns the topic.  Only a master that takes writes may answer that a topic does not exist.
+        """Returns the topic.  If the topic is missing, only a master that takes writes may say that it does not exist.
 
-        A master that has just started may not have its slave's topics yet, and a fenced master does not hear of new
+        A master that has just started may not know its slave's topics yet, and a fenced master does not learn of new
         topics.
         """
         mastership = self._broker.mastership
@@ -95,7 +100,7 @@ class QueueLookup:
         store = self._broker.store
         min_offset, max_offset = store.queues.bounds(topic.name, queue_id)
         if closed and max(topic.read_queue_nums, topic.write_queue_nums) <= queue_id < MAX_QUEUE_NUMS:
-            # Records that readers do not see yet stay invisible here, so the end of all stored records counts.
+            # The end of a removed queue counts all its stored records, even those that readers do not see yet.
             return Bounds(queue_id, min_offset, store.queues.end(topic.name, queue_id))
         self._check(topic, queue_id)
         if max_offset <= min_offset:

@@ -1,13 +1,13 @@
-"""RangeCalls counts over which transport clients pull ranges: over plain sockets or over gRPC.
+"""RangeCalls counts the range pulls by their transport, which is plain sockets or gRPC.
 
-A client chooses the transport, and a client in a Spark worker does not report to the job's driver.  So the driver asks
-the broker for these counts.
+A client chooses its transport itself, and the clients in Spark workers do not report to the job's driver.  The driver
+therefore asks the broker for these counts.
 """
 
 from collections.abc import Iterable
 from typing import NamedTuple
 
-MOST = 10_000  # most pairs of a group and a topic that are remembered
+MOST = 10_000  # limit for the remembered pairs of a group and a topic
 
 
 class Calls(NamedTuple):
@@ -16,7 +16,9 @@ class Calls(NamedTuple):
 
 
 class RangeCalls:
-    """Counts calls since this process started, by group and topic.  Beyond MOST the least recent is forgotten."""
+    """Counts range pulls since the start of this process, by group and topic.  If there are more than MOST pairs, the
+    one that was used longest ago is forgotten.
+    """
 
     def __init__(self) -> None:
         self._counts: dict[tuple[str, str], Calls] = {}

@@ -1,5 +1,5 @@
-"""ReadChecks: refuses reads for the reasons that RocketMQ has, in its order, and finds the consumer's group for table
-D1.
+"""ReadChecks: refuses reads for the same reasons and in the same order as RocketMQ, and finds the consumer's group for
+table D1 of docs/decision_tables.md.
 """
 
 from broker_service.broker.core.broker import Broker
@@ -13,7 +13,9 @@ from broker_service.errors import InvalidParameter, NoPermission
 
 
 class QueueIdOutOfRange(InvalidParameter):
-    """The topic has no queue with this id.  RocketMQ 4.9.8 answers SYSTEM_ERROR in this case."""
+    """The topic has no readable queue with this id.  The remoting code is SYSTEM_ERROR, as RocketMQ 4.9.8 answers in
+    this case.
+    """
 
     code = 1
 
@@ -26,24 +28,26 @@ class ReadChecks:
         self.push = PushSubscriptions()
 
     async def make_group(self, name: str) -> None:
-        """Creates the group of a first consumer.  Await it before the consumer's first call of `group`."""
+        """Creates a group for its first consumer.  The caller must await this before the consumer's first call of
+        `group`.
+        """
         self._check_broker()
         await self._commits.make_group(name)
 
     def group(self, name: str) -> SubscriptionGroup:
-        """Returns the group.  Raises if the broker may not be read, the group does not exist, or its consumeEnable is
-        false.
+        """Returns the group.  Raises if the broker may not be read, if the group does not exist, or if the group's
+        consumeEnable is false.
         """
         self._check_broker()
         return self._commits.group(name)
 
     def nobodys_group(self) -> SubscriptionGroup:
-        """Returns a group for a consumer that has no group and keeps its offsets itself."""
+        """Returns a default group for a consumer without a group, which keeps its offsets itself."""
         self._check_broker()
         return SubscriptionGroup()
 
     def check_queue(self, topic_name: str, queue_id: int) -> None:
-        """Raises if the topic does not exist or may not be read, or if the queue id is out of range."""
+        """Raises if the topic does not exist or must not be read, or if the queue id is out of range."""
         topic = self._broker.topics.readable(topic_name, self._broker.config.broker_permission)
         if not 0 <= queue_id < topic.read_queue_nums:
             raise QueueIdOutOfRange(
@@ -51,13 +55,15 @@ class ReadChecks:
             )
 
     async def selection(self, sub_expression: str, expression_type: str) -> Selection:
-        """Returns what a subscription selects.  Raises if it is invalid, or is SQL92 without `enablePropertyFilter`."""
+        """Returns the filter that a subscription describes.  Raises if the expression is invalid, or if it is SQL92 and
+        `enablePropertyFilter` is false.
+        """
         enabled = self._broker.config.enable_property_filter
         return await self._selections.of(sub_expression, expression_type, sql_enabled=enabled)
 
     def check_pop(self, group: str, topic: str) -> None:
-        """Raises if the group reads the topic with push consumers.  Push consumers are refused if the group pops
-        already.
+        """Raises if the group already reads the topic with push consumers, so that it may not pop it.  In the opposite
+        case, if the group already pops the topic, its push consumers are refused.
         """
         if (group, topic) not in self._broker.offsets.kept:
             self.push.check_pop(group, topic)
@@ -73,7 +79,9 @@ class ReadChecks:
         )
 
     def is_refused_here(self) -> bool:
-        """Returns True if a slave with `strictSlaveRead` must refuse reads.  RocketMQ's slave suggests the master."""
+        """Returns True if this broker is a slave that must refuse reads because of `strictSlaveRead`.  Without this key
+        a slave answers and suggests the master for the next pull, as in RocketMQ.
+        """
         config = self._broker.config
         return self._broker.is_slave and config.strict_slave_read and not config.slave_read_enable
 

@@ -1,7 +1,8 @@
 """Selection: the filter of a pull or a pop, which is a set of tags or an SQL92 condition over properties.
 
-Conditions cost more than tags.  A broker refuses conditions with many parts, and the more parts a condition has, the
-fewer messages one scan evaluates.  Conditions are parsed off the event loop, and kept while they are in use.
+Selecting by a condition costs more CPU than by tags.  A broker therefore refuses conditions with many parts, and the
+more parts a condition has, the fewer messages are evaluated in one scan.  Conditions are parsed on another thread than
+the event loop's, and kept while they are in use.
 """
 
 import asyncio
@@ -16,25 +17,25 @@ from broker_service.errors import StoreCorrupt, SubscriptionParseFailed
 from broker_service.store.message_store import MessageStore
 
 SQL92 = "SQL92"
-MOST_CHARACTERS = 16 << 10  # most characters of a condition's text
-MOST_PARTS = 200  # most operations and properties of a condition
-ENTRIES = 8_000  # most messages of all queues that one scan may exclude
-KEPT = 256  # most parsed conditions that are kept
+MOST_CHARACTERS = 16 << 10  # limit for the text of a condition
+MOST_PARTS = 200  # limit for the operations and properties in a condition
+ENTRIES = 8_000  # limit for the messages that one scan may exclude, in all queues together
+KEPT = 256  # limit for the parsed conditions that are kept
 
-_EVALUATED_FIRST = 64  # messages that are evaluated first in a queue
-_EVALUATED_AT_MOST = 1024  # most messages that are evaluated together
-_PARTS_OF_ENTRIES = 200_000  # limit for the condition's parts times the messages that one scan evaluates
-SEARCHED_BYTES = 8 << 20  # limit for the text searches times the bytes of one scan, which take some 80 ms
-_LEAST_COUNTED = 128  # an evaluation of fewer messages counts as 128, because it costs as much
+_EVALUATED_FIRST = 64  # number of messages that are evaluated first in a queue
+_EVALUATED_AT_MOST = 1024  # limit for the messages that are evaluated in one step
+_PARTS_OF_ENTRIES = 200_000  # limit for the product of a condition's parts and the messages that one scan evaluates
+# Limit for the product of a condition's text searches and the bytes that one scan reads, which takes some 80 ms.
+SEARCHED_BYTES = 8 << 20
+_LEAST_COUNTED = 128  # evaluating fewer messages than this costs as much as evaluating this number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Selects messages by `tags` or by `condition` (an expression of `sql_filter`).  Without either it selects all
-    messages.
+    """Selects messages by `tags`, by `condition` (an expression of `sql_filter`), or all messages if both are None.
 
-    One scan may exclude `entries` messages and read `most_bytes` of records.  If it excludes fewer than `least_counted`
-    messages of a queue, it counts `least_counted`.
+    One scan may exclude `entries` messages, and may read `most_bytes` of records.  If a scan excludes fewer than
+    `least_counted` messages of a queue, they count as `least_counted`.
     """
 
     tags: frozenset[str] | None = None
@@ -45,14 +46,16 @@ class Selection:
 
     @staticmethod
     def evaluated_together(excluded: int) -> int:
-        """Returns how many messages to evaluate next.  The number grows with `excluded`, the messages without a match
-        so far.
+        """Returns how many messages to evaluate in the next step.  The result grows with `excluded`, the number of
+        messages before it that did not match.
         """
         return min(max(_EVALUATED_FIRST, 3 * excluded), _EVALUATED_AT_MOST)
 
 
 class Selected(NamedTuple):
-    """The records that a condition selects, each with its queue offset.  The next scan begins at `next`."""
+    """The records that a condition has selected, each with its queue offset.  The next scan begins at the offset
+    `next`.
+    """
 
     messages: list[tuple[bytes, int]]
     next: int
@@ -60,16 +63,18 @@ class Selected(NamedTuple):
 
 
 class Selections:
-    """Makes selections from texts.  Keeps the last `KEPT` conditions by their text, including the invalid ones."""
+    """Makes a selection from the text of a subscription.  The last `KEPT` conditions are kept by their text, also the
+    invalid ones.
+    """
 
     def __init__(self) -> None:
         self._kept: OrderedDict[str, Selection | str] = OrderedDict()
 
     async def of(self, sub_expression: str, expression_type: str, *, sql_enabled: bool) -> Selection:
-        """Returns the selection for a subscription's expression.
+        """Returns the selection that the expression of a subscription describes.
 
         Raises SubscriptionParseFailed if the expression is invalid or too large, and FilterNotSupported if it is SQL92
-        without `sql_enabled`.
+        but `sql_enabled` is False.
         """
         if expression_type != SQL92:
             return Selection(tags=tags_of(sub_expression, expression_type), entries=ENTRIES)
@@ -94,14 +99,14 @@ class Selections:
 def select(
     store: MessageStore, topic: str, queue_id: int, at: int, until: int, most: int, max_bytes: int, condition: Any
 ) -> Selected:
-    """Reads at most `max_bytes` of the queue's records in [at, until).  Returns at most `most` that match the
-    condition.
+    """Reads records of a queue in [at, until), at most `max_bytes` of them.  Returns those that match the condition, at
+    most `most`.
     """
     from rocketsim_proto.records import columnar, sql_filter
 
     read = store.queues.read_ranges([(topic, queue_id, at, until)], max_bytes, entries=until - at)
     if not read.sizes:
-        return Selected([], read.answers[0].next_offset, 0)  # the records have expired
+        return Selected([], read.answers[0].next_offset, 0)  # the records in this range have expired
     data = b"".join(read.records)
     with store.log.decoding(data):
         records = columnar.Records.walk(data, sizes=read.sizes)
@@ -123,9 +128,10 @@ def select_first(
     max_bytes: int,
     selection: Selection,
 ) -> Selected:
-    """Reads the queue's records from `start` on until some match the selection's condition, as far as one scan goes.
+    """Reads records of a queue from `start` on, until some match the selection's condition or one scan's limits are
+    reached.
 
-    Returns up to `most` of these messages, with up to `max_bytes`, but at least one.
+    Returns the matching messages: at most `most` and `max_bytes`, but at least one if any matches.
     """
     at, read_bytes, end = start, 0, min(end, start + selection.entries)
     found: list[tuple[bytes, int]] = []
@@ -147,9 +153,9 @@ def select_first(
 
 
 def selection_of(text: str) -> Selection | str:
-    """Returns a selection, or the reason why the text is refused.
+    """Parses an SQL92 condition and returns its selection, or the reason why it is refused.
 
-    Call it off the event loop: the first use imports large modules, which takes a second.
+    This must not run on the event loop, because the first call imports large modules, which takes a second.
     """
     import pyarrow as pa
     from rocketsim_proto.records import sql_filter

@@ -1,4 +1,4 @@
-"""Parses a TAG subscription as a consumer writes it: `*`, or `TagA || TagB`."""
+"""Parses a subscription by tags, in the form that a consumer writes: `*`, or `TagA || TagB`."""
 
 from functools import lru_cache
 
@@ -10,15 +10,17 @@ MOST_CHARACTERS = 16 << 10
 
 
 class FilterNotSupported(InvalidParameter):
-    """Raised without `enablePropertyFilter`.  RocketMQ answers SYSTEM_ERROR, after which clients retry in vain."""
+    """The broker does not support this type of filter, or its `enablePropertyFilter` is false.  RocketMQ answers
+    SYSTEM_ERROR in this case, after which clients retry in vain.
+    """
 
     v2_code = "UNSUPPORTED"
 
 
 def tags_codes_of(sub_expression: str, expression_type: str = "TAG") -> frozenset[int] | None:
-    """Returns the hashes of the wanted tags; None if all messages are wanted.
+    """Returns the hashes of the wanted tags, or None if all messages are wanted.
 
-    The consumer must also compare the tags themselves, because different tags may have the same hash.
+    The consumer must also compare the tags themselves, because different tags can have the same hash.
     """
     return codes_of(tags_of(sub_expression, expression_type))
 
@@ -29,7 +31,7 @@ def codes_of(tags: frozenset[str] | None) -> frozenset[int] | None:
 
 
 def tags_of(sub_expression: str, expression_type: str = "TAG") -> frozenset[str] | None:
-    """Returns the wanted tags; None if all messages are wanted."""
+    """Returns the wanted tags, or None if all messages are wanted."""
     if expression_type not in ("", "TAG"):
         raise FilterNotSupported(f"this broker does not filter by {expression_type}; use expression type TAG")
     if len(sub_expression) > MOST_CHARACTERS:
@@ -38,7 +40,8 @@ def tags_of(sub_expression: str, expression_type: str = "TAG") -> frozenset[str]
         )
     if sub_expression.strip() in ("", "*"):
         return None
-    tags = [tag.strip() for tag in sub_expression.split("||") if tag.strip()]  # as in RocketMQ, `TagA ||` is allowed
+    # As in RocketMQ, an empty part is allowed, for example `TagA ||`.
+    tags = [tag.strip() for tag in sub_expression.split("||") if tag.strip()]
     if not tags:
         raise SubscriptionParseFailed(f"subscription {sub_expression!r} names no tag; write TagA || TagB, or *")
     if "*" in tags:

@@ -1,6 +1,8 @@
-"""Decides a pull's response code, and which broker its consumer should ask next, by RocketMQ 4.9.8 (tables D3 and D1).
+"""Decides the response code of a pull, and which broker the consumer should ask next, like RocketMQ 4.9.8 (tables D3
+and D1 of docs/decision_tables.md).
 
-All inputs are those of the answering broker: its role, its configuration, its log and its copy of the group.
+The decision uses only facts that the answering broker knows: its role, its configuration, its log, and its own copy of
+the consumer group's settings.
 """
 
 from dataclasses import dataclass
@@ -13,7 +15,7 @@ from broker_service.modes import BrokerRole
 
 
 class PullCode(IntEnum):
-    """RocketMQ's response codes of a pull, with the numbers of message.proto."""
+    """RocketMQ's response codes for a pull, with the numbers from message.proto."""
 
     SUCCESS = 0
     PULL_NOT_FOUND = 19
@@ -34,7 +36,9 @@ _CODE_OF_STATUS = {
 
 
 def pull_code(status: GetMessageStatus, requested_offset: int) -> PullCode:
-    """Returns the code of table D3.  In a queue that is absent or empty, any requested offset except 0 has moved."""
+    """Returns the response code by table D3 of docs/decision_tables.md.  If the queue does not exist or is empty, every
+    requested offset except 0 counts as moved.
+    """
     if status in (GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, GetMessageStatus.NO_MESSAGE_IN_QUEUE):
         return PullCode.PULL_OFFSET_MOVED if requested_offset != 0 else PullCode.PULL_NOT_FOUND
     return _CODE_OF_STATUS[status]
@@ -42,7 +46,9 @@ def pull_code(status: GetMessageStatus, requested_offset: int) -> PullCode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadPolicy:
-    """The inputs of table D1: the answering broker, and its copy of the consumer's group."""
+    """The inputs of table D1 of docs/decision_tables.md: facts about the answering broker, and the consumer group's
+    settings in its table.
+    """
 
     role: BrokerRole
     slave_read_enable: bool
@@ -52,23 +58,27 @@ class ReadPolicy:
 
     @property
     def corrects_offsets(self) -> bool:
-        """Returns corr(x) of table D3: a slave corrects the requested offset only if `offsetCheckInSlave` is set."""
+        """Returns corr(x) of table D3 in docs/decision_tables.md: a slave corrects the requested offset only if
+        `offsetCheckInSlave` is set.
+        """
         return self.role is not BrokerRole.SLAVE or self.offset_check_in_slave
 
     def suggested_broker_id(self, *, from_slave: bool) -> int:
-        """Returns the suggested broker by the first six rows of table D1.
+        """Returns the broker that the answer suggests, by the first six rows of table D1 of docs/decision_tables.md.
 
-        `from_slave` says that the consumer is far behind (SPS, table D2b).  The role does not matter, because a master
-        also sends its consumers to the group's brokerId.
+        `from_slave` is True if the consumer is far behind (SPS of table D2b).  Masters and slaves suggest the same
+        broker, because a master also sends its consumers to the group's brokerId.
         """
         if not self.slave_read_enable:
             return MASTER_ID
         return self.group_when_slowly if from_slave else self.group_broker_id
 
     def answer(self, status: GetMessageStatus, requested_offset: int, *, from_slave: bool) -> tuple[PullCode, int]:
-        """Returns the response code and suggestWhichBrokerId of one pull, including the last row of table D1."""
+        """Returns the response code and suggestWhichBrokerId of a pull, and so also applies the last row of table
+        D1.
+        """
         code = pull_code(status, requested_offset)
         if code is PullCode.PULL_OFFSET_MOVED and not self.corrects_offsets:
-            # A lagging slave cannot tell an illegal offset from an offset that it has not copied yet.
+            # A slave that is behind cannot know whether an offset is illegal or is only not copied yet.
             return PullCode.PULL_RETRY_IMMEDIATELY, self.group_broker_id
         return code, self.suggested_broker_id(from_slave=from_slave)
