@@ -1,8 +1,8 @@
 """The outcome of a put: where its records are, and which brokers have them.
 
 Two kinds of offset exist, and names tell them apart.  A `commit_log_offset` is a byte position in the log; so are an
-`end_offset`, an `ack_offset` and a `confirm_offset`.  A `queue_offset` counts the messages of one queue.  Every end is
-exclusive.
+`end_offset`, an `ack_offset` and a `confirm_offset`.  A `queue_offset` counts the messages of one queue.  Every end in
+this module is exclusive.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,9 @@ from enum import IntEnum
 
 
 class PutStatus(IntEnum):
-    """The values of RocketMQ's PutMessageStatus for stored messages (table D4), with the numbers of broker.proto."""
+    """The values of RocketMQ's PutMessageStatus for stored messages (see table D4 in docs/decision_tables.md), with the
+    numbers of broker.proto.
+    """
 
     PUT_OK = 0
     FLUSH_DISK_TIMEOUT = 1

@@ -28,7 +28,7 @@ class Users(Protocol):
 
     @property
     def brokers_user(self) -> User | None:
-        """The user with which brokers call each other.  `find_user` returns this same object for its name."""
+        """The user with which brokers call each other.  `find_user` returns this object for the name of this user."""
 
     def find_user(self, username: str) -> User | None: ...
 

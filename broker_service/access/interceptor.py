@@ -5,8 +5,8 @@ request that nobody has signed is therefore neither kept in memory nor decompres
 
 Some calls need no signature.  `unsigned.py` limits how many unsigned requests are received at once.
 
-Streams and long polls stay open for a long time.  When the user of such a call, or the user's policies, change, the
-call is checked again, and ends if it would no longer be admitted.
+Streams and long polls stay open for a long time.  When the user of a stream or long poll changes, or the user's
+policies, the call is checked again, and ends if it would no longer be admitted.
 """
 
 import asyncio
@@ -116,7 +116,7 @@ class OpenCall(_ParsedCall):
         self.peer_name = context.peer()
         self.task = asyncio.current_task()
         self.refused: AccessDenied | None = None
-        self.is_writing = False  # stays True after a cancelled write, since gRPC continues it
+        self.is_writing = False  # stays True after a cancelled write, since gRPC continues that write
         self._has_begun = False
 
     async def read(self) -> Any:
@@ -214,8 +214,7 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
     def _guard(self, user: User, method: str, right: Right, handler: Handler) -> Handler:
         """Wraps a handler so that its requests are checked.
 
-        The wrapper has no deserializer, because it parses a request only after it has checked that the user still
-        exists.
+        The wrapper has no deserializer, because it must check that the user still exists before it parses a request.
         """
         serializer = handler.response_serializer
         parse: Parse = handler.request_deserializer or _as_it_is
@@ -243,7 +242,8 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
     def _admit(
         self, user: User, method: str, right: Right, context: Context, raw: Any, parse: Parse
     ) -> tuple[User, Any]:
-        """Returns the current state of the user, and the parsed request; raises AccessDenied if it is not allowed.
+        """Returns the current state of the user, and the parsed request; raises AccessDenied if the request is not
+        allowed.
 
         The user is looked up again, because the request may have arrived long after the headers.
         """

@@ -184,7 +184,7 @@ class Acl:
         return tuple(found)
 
     def with_policies(self, policies: Iterable[Policy]) -> "Acl":
-        """Returns an Acl with these policies added; each replaces an existing policy for the same resource."""
+        """Returns an Acl with these policies added; a new policy replaces an existing policy for the same resource."""
         return Acl(self.subject, {**self.policies, **{str(policy.resource): policy.to_json() for policy in policies}})
 
     def without(self, resource: str) -> "Acl":

@@ -11,7 +11,7 @@ from broker_service.runtime.figures import Figure, by_labels
 
 WINDOW_S = 60.0
 MAX_LINES = 200  # log lines per window, for all callers together
-MAX_TEXT = 300  # characters of the error, which may contain text of the caller's, such as a topic's name
+MAX_TEXT = 300  # most characters of a logged error, which may contain text from the caller, such as a topic's name
 
 
 class Refusals:

@@ -1,7 +1,7 @@
 """RemotingGuard: access control for the port that speaks RocketMQ's remoting protocol.
 
-Clients sign each request with RocketMQ's access key and secret key, in fields of the request.  The users are the same
-as on all other ports.  A request needs the rights that the same call of RocketSim's own protocol needs
+Clients sign each request with RocketMQ's access key and secret key, in fields of the request.  The remoting port knows
+the same users as all other ports.  A request needs the rights that the same call of RocketSim's own protocol needs
 (`REMOTING_RIGHTS`).
 """
 
@@ -65,7 +65,9 @@ def _reset(request: Request) -> list[Need]:
 
 
 def _in_body(request: Request) -> Mapping[str, Any]:
-    """Returns the JSON object of the body; an empty object if the body has none, which the call's handler refuses."""
+    """Returns the JSON object of the body, or an empty object if the body has no JSON object, because the call's
+    handler refuses empty objects.
+    """
     try:
         found = loose_json.loads(request.body)
     except loose_json.LooseJsonError:

@@ -32,7 +32,7 @@ OF_ALL_TOPICS = frozenset((SCHEDULE_TOPIC, HALF_TOPIC, OP_TOPIC, DISCARDED_TOPIC
 class Caller(Enum):
     ANYBODY = "anybody"
     USER = "user"  # a user with the needed policies
-    SUPER_USER = "super user"  # for calls that change users and policies; policies cannot allow them
+    SUPER_USER = "super user"  # for calls that change users and policies; no policy can allow these calls
     BROKER = "broker"  # the brokers' own user, for calls that return secrets or that only a broker makes
 
 

@@ -58,7 +58,7 @@ class GroupFigures:
         self._cut: dict[str, bool] = {}
 
     def figures(self) -> Iterator[Figure]:
-        """Yields the metrics, for one thread at a time.  The samples are made while they are read."""
+        """Yields the metrics, for one thread at a time.  Each sample is made only when it is read."""
         passed = self.passed
         taken = passed.taken.rows()
         yield self._of_topics("rocketmq_messages_in", "Messages that producers have sent.", taken, 0)

@@ -190,7 +190,8 @@ class GroupOperations(SubjectOperations):
             )
         deleted_before = broker.topics.tombstones.get(topic_name)
         wanted_of = {queue_id: await self._offset_at(topic_name, queue_id, timestamp) for queue_id in queue_ids}
-        self._check_resets(group, topic_name, queue_ids)  # again, because things may change while the disk is read
+        # checked again, because things may change while the disk is read
+        self._check_resets(group, topic_name, queue_ids)
         if broker.topics.tombstones.get(topic_name) is not deleted_before:
             raise ServiceNotAvailable(
                 f"topic {topic_name} was deleted and created again while its offsets were searched; reset them again"

@@ -1,4 +1,6 @@
-"""HttpConnections: limits the connections to an HTTP server of the standard library, which has a thread for each."""
+"""HttpConnections: limits the connections to an HTTP server of the standard library, which uses a thread for each
+connection.
+"""
 
 import logging
 import socket
@@ -19,7 +21,7 @@ LOG_EVERY_S = 60.0  # shortest time between two log lines about failed connectio
 
 
 class HttpConnections:
-    """Limits the connections of one server, after a call of `guard`.
+    """Limits the connections of the server that was passed to `guard`.
 
     Closes the oldest connection when there are more than MOST, so that idle connections do not block others.  Closes
     every connection after LONGEST_S.
@@ -28,7 +30,8 @@ class HttpConnections:
     def __init__(self, key: str, clock: Monotonic = time) -> None:
         self._key = key
         self._clock = clock
-        self._begun: dict[socket.socket, float] = {}  # connection -> when it began, the oldest first
+        # connection -> the time at which the connection began, the oldest first
+        self._begun: dict[socket.socket, float] = {}
         self._lock = threading.Lock()
         self._logged_at = -LOG_EVERY_S
         self._failed = 0

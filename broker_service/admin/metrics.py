@@ -35,7 +35,7 @@ class Metrics:
         self._parts = list(parts)
         self._histograms = tuple(histograms)
         self._snapshot: list[Metric] = []
-        self._reading = threading.Lock()  # the thread of one scrape at a time holds it
+        self._reading = threading.Lock()  # held by the thread of one scrape at a time
         self._server: Any = None
 
     def add(self, part: HasFigures) -> None:
@@ -77,7 +77,9 @@ class Metrics:
             self._server.server_close()
 
     def collect(self) -> "Iterator[Metric]":
-        """Yields all metrics, in the thread of a scrape.  Samples of topics and groups are made while they are read."""
+        """Yields all metrics, in the thread of a scrape.  The samples of topics and groups are made only when they are
+        read.
+        """
         with self._reading:
             yield from self._snapshot
             yield from map(_histogram, self._histograms)

@@ -122,7 +122,9 @@ class AdminAnswers:
         return answer
 
     async def delete_topic(self, request: Request) -> Answer:
-        """Deletes a topic.  A slave, which mqadmin also asks, does nothing: it gets the change from its master."""
+        """Deletes a topic.  A slave, which mqadmin also asks, does nothing, because the slave gets the change from its
+        master.
+        """
         topic = request.text("topic")
         if self._broker.is_slave:
             return Answer()
@@ -190,7 +192,9 @@ class AdminAnswers:
         return answer
 
     async def delete_group(self, request: Request) -> Answer:
-        """Deletes a group.  Keeps its offsets unless the tool asks to remove them, as RocketMQ 4's tools expect."""
+        """Deletes a group.  Keeps the group's offsets unless the tool asks to remove them, as RocketMQ 4's tools
+        expect.
+        """
         if self._broker.is_slave:
             return Answer()
         group = request.text("groupName")
@@ -247,8 +251,8 @@ class AdminAnswers:
     async def reset_offset(self, request: Request) -> Answer:
         """Moves the offsets on the broker, and then notifies the connected consumers.
 
-        Without the notification the consumers would commit their own offsets again.  In RocketMQ the consumers move the
-        offsets, so they must be connected.
+        Without the notification the consumers would commit their own offsets again.  RocketMQ resets only the offsets
+        of connected consumers, because its consumers move the offsets themselves.
         """
         group, topic, timestamp = request.text("group"), request.text("topic"), request.number("timestamp")
         queue_ids = [queue_id] if (queue_id := request.number("queueId", -1)) >= 0 else []

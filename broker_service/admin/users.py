@@ -85,7 +85,8 @@ def _policies(acl: metadata_pb2.Acl) -> tuple[Policy, ...]:
 class UserOperations(SubjectOperations):
     def __init__(self, broker: Broker, leadership: Leadership) -> None:
         super().__init__(broker, leadership)
-        self._turn = asyncio.Lock()  # one change at a time holds it, because a user and its policies are in two tables
+        # held by one change at a time, because a user and the user's policies are in two tables
+        self._turn = asyncio.Lock()
 
     async def create_user(self, username: str, password: str, user_type: str, status: str) -> User:
         tables = await self._writable()
@@ -167,7 +168,9 @@ class UserOperations(SubjectOperations):
         logger.info("the policies of %s%s are deleted", subject, f" for {name}" if name else "")
 
     def acls(self, subject: str, resource: str) -> list[Acl]:
-        """Returns the policies of all users or of one user; with a resource, only the policies for that resource."""
+        """Returns the policies of all users or of one user; if a resource is given, only the policies for that
+        resource.
+        """
         tables = self._tables()
         found = [tables.acls.existing(subject)] if subject else list(tables.acls.entries.values())
         found = sorted(found, key=lambda acl: acl.subject)
@@ -200,7 +203,8 @@ class UserOperations(SubjectOperations):
 
 
 def _some(policies: tuple[Policy, ...]) -> tuple[Policy, ...]:
-    """Returns these policies.  Raises ValueError if none is given, or if one of them could never apply.
+    """Returns the policies unchanged.  Raises ValueError if there is no policy, or if one of the policies could never
+    apply.
 
     An operator might otherwise believe that a policy denies something when it never applies.
     """

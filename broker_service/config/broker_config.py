@@ -1,8 +1,8 @@
 """BrokerConfig is the configuration of a broker process, which is loaded and checked once, at the start.
 
-Field names are RocketMQ's keys in snake_case.  Defaults are RocketMQ's; where one differs, a comment gives the reason.
-The description of a key that RocketMQ does not have starts with "own:".  Durations are in milliseconds and sizes in
-bytes, as in RocketMQ.
+Field names are RocketMQ's keys in snake_case.  The defaults are RocketMQ's; for any other default, a comment gives the
+reason.  The description of a key that RocketMQ does not have starts with "own:".  Durations are in milliseconds and
+sizes in bytes, as in RocketMQ.
 """
 
 # ruff: noqa: RUF009 -- `key` makes a dataclass field

@@ -31,7 +31,7 @@ def key(
     runtime: bool = False,
     secret: bool = False,
 ) -> Any:
-    """Makes a dataclass field that is a configuration key.  `default` may be REQUIRED.
+    """Makes a dataclass field that is a configuration key.  `default` is REQUIRED if the key has no default.
 
     `doc` is the description of the key in docs/configuration.md.  A number must be from `low` to `high` or in `one_of`.
     A `runtime` key may be changed while the broker runs.  `name` is the name of the key if that is not the name of the
@@ -84,7 +84,7 @@ def read_settings(path: Path) -> dict[str, Setting]:
                     raise ConfigError(
                         f"{path}:{line}: {element.key} is repeated; {settings[element.key].where} has it already"
                     )
-                # Java would keep blanks at the end of a value, but they are always a mistake.
+                # Java would keep blanks at the end of a value, but such blanks are always a mistake.
                 settings[element.key] = Setting(element.key, element.value.strip(), f"{path}:{line}")
             line += len(element.source.splitlines())
     except javaproperties.InvalidUEscapeError as error:

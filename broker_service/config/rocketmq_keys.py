@@ -1,4 +1,4 @@
-"""The configuration keys of RocketMQ 5.5.0, and older keys of 4.9.8, so that files that were written for it work here.
+"""The configuration keys of RocketMQ 5.5.0, and older keys of 4.9.8, so that configuration files of RocketMQ work here.
 
 A key that `broker_config.py` or `namesrv_config.py` also has works as in RocketMQ.  A few other keys may have only
 certain values (`RESTRICTIONS` in `loading.py`), because a broker that ignored them would not do what the file asks for.

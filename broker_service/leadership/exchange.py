@@ -65,13 +65,13 @@ class MetadataExchange:
         return snapshot
 
     def accept_offsets(self, slave_id: int, metadata: metadata_pb2.Metadata) -> None:
-        """Merges the offsets that a slave took while this master was away; offsets only rise.
+        """Merges the offsets that a slave accepted while this master was away; offsets only rise.
 
         Raises ValueError for impossible offsets.  Consumers may have read messages at the end of the slave's log that
-        this log does not have, because this master lost them, or because a newer epoch replaced them.  Offsets beyond
-        this log's end are lowered here to the end of their queue, in a new generation of the offset.  If they were not
-        lowered, the slave would hand back the same offsets once the queue has grown past them, and the group would miss
-        the new messages below these offsets.
+        this master's log does not have, because the master lost them, or because a newer epoch replaced them.  Offsets
+        beyond this log's end are lowered here to the end of their queue, in a new generation of the offset.  Without
+        this step, the slave would hand back the same offsets once the queue has grown past them, and the group would
+        miss the new messages below these offsets.
 
         While this master waits after an unclean stop, no offset is lowered, because another slave may still bring the
         lost messages.  If these messages stay lost, a new epoch begins, and its beginning lowers the offsets.  Offsets
@@ -183,8 +183,8 @@ def delete_queues(store: MessageStore, floors: Mapping[str, Mapping[int, int]]) 
     """Deletes the entries that the queues of these topics had when the topics were deleted.
 
     `floors` are the ends that these queues had when their topics were deleted, as the tombstones store them.  An entry
-    at or after such an end stays, because it may belong to a new topic of the same name, and the file of topics that
-    names the new topic may be lost.
+    at or after the end of its queue stays, because the entry may belong to a new topic of the same name, even if the
+    file of topics that names the new topic was lost.
     """
     if any(floors.values()) and (queues := store.forget_before(floors)):
         logger.info("deleted the entries that queues %s had before their topics were deleted", sorted(queues))

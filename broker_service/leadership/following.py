@@ -22,8 +22,9 @@ class Following:
 
     @property
     def master_address(self) -> str:
-        """The address of the master to follow: `haMasterAddress` if it is set, else the address that name servers know,
-        else that of the last master.
+        """Returns the address of the master to follow.
+
+        This is `haMasterAddress` if it is set, else the address that name servers know, else the last master's address.
         """
         if self._broker.config.ha_master_address:
             return self._broker.config.ha_master_address
@@ -32,7 +33,7 @@ class Following:
 
     @property
     def address(self) -> str:
-        """The address of the master whose stream this slave has; empty if it has none."""
+        """The address of the master whose stream this slave has; empty if the slave has no stream."""
         return self.last_followed if self._broker.is_slave and self._follower.is_following() else ""
 
     def is_following(self) -> bool:
@@ -57,7 +58,7 @@ class Following:
             self.task = asyncio.create_task(self._follower.follow(address), name="follow")
 
     async def stop(self) -> None:
-        """Stops following.  On return nothing is copied any more."""
+        """Stops following.  When `stop` returns, nothing is copied any more."""
         task, self.task = self.task, None
         if task is not None:
             task.cancel()

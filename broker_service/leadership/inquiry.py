@@ -1,4 +1,6 @@
-"""Inquiry asks the other brokers of a slave's name, before the slave is promoted and while it is bound by a promise."""
+"""Inquiry asks the other brokers of a slave's name, before the slave is promoted and while the slave is bound by a
+promise.
+"""
 
 import asyncio
 
@@ -13,7 +15,7 @@ NAME_SERVERS_WITHIN_S = 2.0  # how long a promotion waits for the answers of nam
 
 
 class Inquiry:
-    """`Membership` says whom to ask, and `RollCall` asks.  Results include the addresses that do not answer."""
+    """`Membership` decides whom to ask, and `RollCall` asks.  Results include the addresses that do not answer."""
 
     def __init__(
         self, membership: Membership, registration: Registration, roll_call: RollCall, tasks: OwnedTasks
@@ -64,5 +66,5 @@ class Inquiry:
         return any(is_over(promise, reply.broker_id, reply.candidate_epoch) for reply in answers)
 
     def announce_epoch(self, others: list[OtherMember]) -> None:
-        """Sends the current epoch to these brokers, in a task: a GetMember call to each contains the epoch."""
+        """Sends the current epoch to these brokers in a task, by a GetMember call to each of them."""
         self._tasks.own("announce-epoch", self._roll_call.ask_each([other.address for other in others]))

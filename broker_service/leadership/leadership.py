@@ -8,10 +8,10 @@ An operator starts a promotion, which has these steps:
    promotion is refused if another log has more than this one, if a slave does not answer, or if a master is alive.
 2. Every other slave promises to follow no master of a lower epoch.  A slave's log cannot grow after the promise, so the
    logs are compared again now, and the result stays true.
-3. The new epoch is written, offsets beyond the log's end are lowered, and `role.json` is written.  Each of these
-   writes is on disk before the next begins.
-4. The broker takes writes, and tells the others of its epoch.  A former master that is still alive then stops taking
-   writes, because it hears of a newer epoch (it is fenced).
+3. The new epoch is written, offsets beyond the log's end are lowered, and `role.json` is written.  Each write is on
+   disk before the next write begins.
+4. The broker takes writes, and tells the other brokers of its epoch.  A former master that is still alive then stops
+   taking writes, because it hears of a newer epoch (it is fenced).
 
 A forced promotion skips the promises and ignores the objections.  If a failure or a crash comes before `role.json` is
 on disk, this broker stays a slave, and the new epoch does not count (`epoch_file.py`).  After a failed promotion, this
@@ -224,9 +224,9 @@ class Leadership:
         """Sets keys that may change at run time: all of them or, after an error, none.
 
         `brokerRole` and `flushDiskType` decide what a master's OK to a producer guarantees.  When one of these two keys
-        changes, the slaves must connect again to learn the new value, and acknowledgements from before do not count.  A
-        restart reads both keys from the configuration file.  A master that was promoted reads them from `role.json`,
-        which this method writes.
+        changes, the slaves must connect again to learn the new value, and the slaves' earlier acknowledgements do not
+        count.  A restart reads both keys from the configuration file.  A master that was promoted reads both keys from
+        `role.json`, which this method writes.
         """
         broker, before = self._broker, self._broker.config
         if (role_name := values.get("brokerRole", before.broker_role.name)) != before.broker_role.name:
@@ -293,7 +293,8 @@ class Leadership:
                 epoch = await self._take_over(role, flush, above)
                 broker.mastership.promoted(role, epoch, broker.known_slaves.addresses, broker.clock())
                 broker.change_role(role, MASTER_ID, flush)
-                broker.visibility.changed(None)  # consumers also see what the former master had not confirmed
+                # consumers now also see records that the former master had not confirmed
+                broker.visibility.changed(None)
             finally:
                 # After a fatal disk error only the next start knows whether the role was written.
                 if broker.store.disk.fatal is None:

@@ -81,7 +81,9 @@ class Membership:
         self._broker.members_changed.notify()
 
     def name_server_lost(self, name_server: str) -> None:
-        """Forgets the brokers that only this name server knew, because they may have died together with it."""
+        """Forgets the brokers that only this name server knew, because they may have died together with the name
+        server.
+        """
         self._broker.peers.forget(name_server)
         self._broker.members_changed.notify()
 
@@ -132,7 +134,7 @@ class Membership:
         return {address: broker_id for address, broker_id in found.items() if address not in ("", self._address)}
 
     def is_gone(self, address: str) -> None:
-        """Forgets what the broker at this address has said, because it is not asked any more."""
+        """Forgets what the broker at this address has said, because this address is not asked any more."""
         self._broker.peers.forget(address)
 
     def pause_s(self) -> float:

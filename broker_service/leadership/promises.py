@@ -40,7 +40,7 @@ class Promises:
         return self._epochs.promised if self._broker.mastership.standing is Standing.SLAVE else None
 
     def promise(self, candidate: Promise) -> str:
-        """Gives this promise and returns an empty text, or returns why it is refused, as a clause."""
+        """Gives this promise and returns an empty text, or returns the reason for a refusal, as a clause."""
         reason = refusal(
             candidate,
             self._epochs.promised,
@@ -52,14 +52,18 @@ class Promises:
         return reason or self._note(candidate)
 
     def newer_master(self, master: Promise) -> None:
-        """Notes that a promoted broker is the master, so that this slave no longer follows the replaced one."""
+        """Notes that a promoted broker is the master, so that this slave no longer follows the master that was
+        replaced.
+        """
         newest = max(self._epochs.epochs.last, self.epoch)
         if self._broker.is_slave and master.epoch // PROMOTION > newest // PROMOTION:
             if problem := self._note(master):
                 logger.error("this slave %s", problem)
 
     def forget(self, broker_id: int, address: str) -> bool:
-        """Ends the promise to a broker that an operator has removed for good; returns True if there was one."""
+        """Ends the promise to a broker that an operator has removed for good; returns True if there was such a
+        promise.
+        """
         promised = self._epochs.promised
         if promised is None or (broker_id != promised.broker_id and address != promised.address):
             return False

@@ -1,9 +1,9 @@
 """Decides whether a slave may be promoted, and how many bytes a promotion cuts at other brokers.  Pure.
 
-A slave may be promoted when every other known slave has answered, and none of their logs has more than its own.  A log
-has more if the epoch of its last byte is newer, or if these epochs are the same and the log is longer (Raft's rule).
-When another broker follows the promoted one, the bytes that are not in the promoted broker's history are cut from its
-log.
+A slave may be promoted when every other known slave has answered, and no other log has more than the slave's own log.
+A log has more if the epoch of its last byte is newer, or if these epochs are the same and the log is longer (Raft's
+rule).  When another broker follows the promoted one, the bytes that are not in the promoted broker's history are cut
+from its log.
 """
 
 from collections.abc import Iterable
@@ -17,7 +17,9 @@ from broker_service.replication.epochs import Epoch, EpochList, common_prefix
 
 @dataclass(frozen=True, slots=True)
 class MemberReport:
-    """A broker's report about itself.  An older version sends only `epoch`, the last one; `epochs` is then None."""
+    """A broker's report about itself.  A broker of an older version sends only its last epoch (`epoch`), so that
+    `epochs` is None.
+    """
 
     epoch: int
     end_offset: int
@@ -137,5 +139,7 @@ def _epoch_here(ours: LogState) -> Epoch:
 
 
 def _written_in(answer: MemberReport) -> Epoch:
-    """Returns the epoch of the other log's last byte; for an older version, the newest epoch that it knows."""
+    """Returns the epoch of the other log's last byte; for a broker of an older version, the newest epoch that this
+    broker knows.
+    """
     return answer.epochs.of_last_byte(answer.end_offset) if answer.epochs is not None else Epoch(answer.epoch, 0)

@@ -1,4 +1,5 @@
-"""Registration keeps one stream to each name server: this broker registers on it, and hears who else has its name.
+"""Registration keeps one stream to each name server, on which this broker registers and hears which other brokers have
+its name.
 
 Name servers share nothing, so each stream has its own task.  A lost connection is made again.
 """
@@ -28,7 +29,7 @@ Stream = grpc.aio.StreamStreamCall[namesrv_pb2.BrokerRegistration, namesrv_pb2.R
 
 
 class Registration:
-    """Registers every `period_s`, and at once when `broker.description_changed` says so.
+    """Registers every `period_s`, and at once after a notice of `broker.description_changed`.
 
     `membership` says what is registered and gets the replies.  When a connection has ended, or an answer has not come
     in time, `membership` discards what that name server said last.  An answer is therefore used for no longer than
@@ -69,7 +70,7 @@ class Registration:
             self._membership.name_server_lost(address)
 
     async def unregister(self) -> None:
-        """Tells the name servers that this broker leaves, so that clients hear of it at once."""
+        """Tells the name servers that this broker leaves, so that clients hear at once that the broker is gone."""
         connected = [link for link in self.links if link.connected]
         for link in self.links:
             link.leaving = True

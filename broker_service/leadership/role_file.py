@@ -33,7 +33,9 @@ class RoleFile:
         )
 
     def applied_to(self, config: BrokerConfig) -> BrokerConfig:
-        """Returns the configuration with the role from this file, if there is one; StoreCorrupt if it is damaged."""
+        """Returns the configuration with the role from `role.json`, if this file exists; raises StoreCorrupt if the
+        file is damaged.
+        """
         override = self._file.load()
         if override is None:
             return config

@@ -20,9 +20,9 @@ logger = logging.getLogger(__name__)
 class NamesrvAnswers:
     """Answers requests from the table of routes.
 
-    In RocketMQ each group has a retry topic, and its tools find the groups by these topics.  Our groups have a retry
-    topic only if a RocketMQ 4 client needs it.  The answers therefore list a retry topic for each group, and have a
-    route for each of these retry topics.
+    In RocketMQ each group has a retry topic, and RocketMQ's tools find the groups by their retry topics.  RocketSim's
+    groups have a retry topic only if a RocketMQ 4 client needs one.  The answers therefore list a retry topic for each
+    group, and have a route for each of these retry topics.
     """
 
     def __init__(self, table: RouteTable) -> None:
@@ -113,8 +113,8 @@ class NamesrvAnswers:
     async def nothing_to_delete(self, request: Request) -> Answer:
         """Succeeds without doing anything.
 
-        mqadmin makes this call after it has deleted a topic at the broker, which then registers without the topic at
-        once.
+        mqadmin makes this call after it has deleted a topic at the broker.  Nothing is left to delete here, because
+        the broker registers again without the topic at once.
         """
         return Answer()
 

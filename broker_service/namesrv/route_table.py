@@ -169,7 +169,7 @@ class RouteTable:
         return {name: self._brokers[name] for name in sorted(self._brokers) if self._brokers[name].members}
 
     def wipe_write_perm(self, broker_name: str) -> int:
-        """Takes the write permission from a broker name; returns how many topics it has.
+        """Takes the write permission from a broker name; returns the number of this name's topics.
 
         Producers stop sending to brokers of this name once they query the route again.  The effect lasts until
         `add_write_perm`, whatever the broker registers, or until no broker of the name is left.

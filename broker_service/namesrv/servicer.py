@@ -184,7 +184,8 @@ class RegistrationStream:
     def registration_from(self, request: namesrv_pb2.BrokerRegistration) -> Registration:
         version = request.topics_version
         topics_version = (version.timestamp, version.counter, version.state_version)
-        if topics_version != self._topics_version:  # otherwise the topics are the same as in the last message
+        # a broker sends its topics only if they differ from those in its last message
+        if topics_version != self._topics_version:
             self._topics, wrong = {}, []
             for topic in request.topics:
                 if problem := what_is_wrong_with(topic):

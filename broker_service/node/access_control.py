@@ -1,4 +1,4 @@
-"""AccessControl makes the guards of a broker's ports, and has the users and policies by which they decide."""
+"""AccessControl makes the guards of a broker's ports, and holds the users and policies that the guards use."""
 
 import asyncio
 from collections.abc import Mapping

@@ -40,7 +40,7 @@ class Retention:
         broker, store, needed_from = self._broker, self._broker.store, None
         now_ms, kept_by_master = broker.time.expiry_ms(), self._slave.master_min_offset if broker.is_slave else None
         begins_at = store.min_offset
-        with suppress(OSError):  # `delete_expired` below raises it again
+        with suppress(OSError):  # the error is raised again by `delete_expired` below
             begins_at = store.retention.expires_before(now_ms, kept_by_master)
         if begins_at > store.min_offset:
             for part in waiting:

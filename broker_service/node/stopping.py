@@ -41,7 +41,7 @@ async def stop(node: "BrokerNode") -> None:
     node.replication_master.disconnect("this broker is stopping")
     await stopping
     await node.tasks.cancel()
-    await node.v2_port.close(0)  # the port is closed again, since a task may have opened it meanwhile
+    await node.v2_port.close(0)  # the port is closed again, since a task may have opened it after the first `close`
     await node.wire.v2_routes.close()
     await node.saving.finish()
     await asyncio.gather(*(table.settled() for table in (node.topics, node.groups, *(node.access or ()))))

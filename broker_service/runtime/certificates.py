@@ -69,7 +69,7 @@ class Certificates:
     def newest(self) -> Pem:
         """Returns the content of the files.
 
-        While the files cannot be used, it returns the last content that could be used.
+        While the files cannot be used, returns the last content that could be used.
         """
         with self._lock:
             stamps = self.files.stamps()

@@ -1,4 +1,6 @@
-"""Protocols of the clocks of a machine.  `Machine` implements all of them, the module `time` implements `Monotonic`."""
+"""Protocols of the clocks of a machine.  `Machine` implements all of these protocols, and the module `time` implements
+`Monotonic`.
+"""
 
 from typing import Protocol
 

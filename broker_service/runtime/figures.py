@@ -11,7 +11,8 @@ Sample = tuple[tuple[str, ...], float]  # the values of the labels, and the valu
 class Figure:
     """One metric with its values.
 
-    Operators see `help_text` beside the metric.  The value of a counter only rises.  `samples` are read once.
+    Operators see `help_text` beside the metric.  The value of a counter only rises.  `samples` can be iterated only
+    once.
     """
 
     name: str
@@ -23,7 +24,7 @@ class Figure:
 
 class HasFigures(Protocol):
     def figures(self) -> Iterator[Figure]:
-        """Returns the current figures; it is called once a second, on the event loop."""
+        """Returns the current figures; must be called once a second on the event loop."""
 
 
 def gauge(name: str, help_text: str, value: float) -> Figure:

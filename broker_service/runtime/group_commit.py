@@ -10,8 +10,8 @@ class GroupCommit:
     """Groups calls by quiet periods.  A period is quiet if no call has come for QUIET_TURNS turns of the event loop.
 
     The caller stores a call at once if the call comes in a quiet period.  Later calls wait until the next quiet period
-    begins; `commit` then stores them together.  A client that makes one call at a
-    time therefore never waits, and many calls at a time are stored together.
+    begins; `commit` then stores them together.  A client that makes one call at a time therefore never waits, and calls
+    that come close together are stored together.
     """
 
     def __init__(self, commit: Callable[[], None]) -> None:

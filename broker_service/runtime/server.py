@@ -2,8 +2,8 @@
 
 All code that listens or connects does so through a `Network`, which the simulation replaces.
 
-`start_server` does all steps of a start.  A process whose services must know their port before they are added takes the
-steps one by one.
+`start_server` does all steps of a start.  A process takes the single steps itself if its services must know their port
+before they are added.
 """
 
 import ipaddress
@@ -172,7 +172,8 @@ class Service(NamedTuple):
 
 
 class MethodTable(grpc.GenericRpcHandler):
-    """The methods of a server's services.  Generated code adds methods to it as if it were the server.
+    """The methods of a server's services.  Generated code adds methods to a MethodTable as if the table were the
+    server.
 
     gRPC's asyncio server waits for the calls of each registered method separately.  A flood of calls of one registered
     method therefore does not delay the calls of another one, but each registered method makes every call 1.3 µs slower.

@@ -75,8 +75,8 @@ class ClientStream:
         self._is_stuck = False
 
     async def write(self, command: Message) -> None:
-        """Writes a command to the stream.  This may take long, because a client need not read, so calls of other
-        clients must not await it.
+        """Writes a command to the stream.  A write may take long, because the client need not read, so calls of other
+        clients must not await a write.
         """
         writing = self._writing = self._writing or asyncio.Lock()
         self._writers += 1
@@ -110,10 +110,11 @@ class ClientStream:
                 self._was_read.set()
 
     async def send_in_turn(self, command: Message, wait_s: float) -> bool:
-        """Sends a command.  If the client has too many unread commands, it first waits until the client has read one.
+        """Sends a command.  If the client has too many unread commands, `send_in_turn` first waits until the client has
+        read a command.
 
-        Returns False if the client reads no command within `wait_s`.  After this wait has failed once, the method
-        returns False without waiting until the client has read a command.
+        Returns False if the client reads no command within `wait_s`.  Once this wait has failed, the method returns
+        False at once, until the client has read a command.
         """
         while not self.send(command):
             if self.is_closing or self._is_stuck:
@@ -183,9 +184,9 @@ class _Client:
 class Clients:
     """Keeps the connected consumers, and the producers that have a stream, by client id.
 
-    A client is connected from the start of its stream, not from its settings, because it does not send its settings
-    again when it reconnects.  The functions in `gone` are called with the id of each client that is no longer
-    connected.  `clock` returns monotonic seconds.
+    A client is connected from the start of its stream, not from its settings, because a client that reconnects does not
+    send its settings again.  The functions in `gone` are called with the id of each client that is no longer connected.
+    `clock` returns monotonic seconds.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -339,8 +340,8 @@ class Clients:
         return client
 
     def _sweep_at(self, at: float) -> None:
-        """Plans a call of `sweep` at this time.  If an earlier sweep is planned already, it plans none, because that
-        sweep plans the next one.
+        """Plans a call of `sweep` at this time.  If an earlier sweep is planned already, no further sweep is planned,
+        because the earlier one plans the next.
         """
         loop = asyncio.get_running_loop()
         when = loop.time() + max(0.0, at - self._clock())

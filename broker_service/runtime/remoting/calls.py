@@ -35,7 +35,7 @@ class Peer(Protocol):
     def notify(self, code: int, fields: Mapping[str, str], body: bytes = b"") -> bool:
         """Sends the client a request that needs no answer, and never waits.
 
-        Returns False if the client does not read.
+        Returns False if the client does not read its connection.
         """
 
 
@@ -43,8 +43,8 @@ class Peer(Protocol):
 class Request:
     """A request of a client.
 
-    `user` is the name of the user who signed it, empty without access control.  `admitted_after` is for access control:
-    it is the number of changes to users and policies before the request was admitted.
+    `user` is the name of the user who signed the request, or empty without access control.  `admitted_after` is for
+    access control: it is the number of changes to users and policies that came before the request was admitted.
     """
 
     header: Header

@@ -293,7 +293,7 @@ class RemotingServer:
         """Reads the rest of a frame.  On return the frame's bytes are taken from the budget of requests.
 
         Before a large frame is read, its bytes are taken from a separate budget, so that clients that do not finish
-        their large frames do not delay small ones.
+        large frames do not delay small frames.
         """
         if size <= SMALL_BYTES:
             frame = await one.reader.readexactly(size)

@@ -52,8 +52,9 @@ MAX_TAKEN_BYTES = 128 << 20  # most bytes of frames that are being received, or 
 MAX_UNSENT_BYTES = 256 << 20
 # most bytes of enlarged send buffers; beyond this limit, pulls keep the kernel's default buffer
 MAX_BUFFER_BYTES = 128 << 20
-# The size of a Unix socket's send buffer.  Linux doubles it for its bookkeeping, as far as net.core.wmem_max allows.
-# Linux reports the socket as writable when three quarters are free, which is room for the 3 MiB frames of our clients.
+# The size of a Unix socket's send buffer.  Linux doubles this size for its bookkeeping, as far as net.core.wmem_max
+# allows.  Linux reports the socket as writable when three quarters are free, which is room for the 3 MiB frames of our
+# clients.
 SEND_BUFFER = 5 << 19
 MAX_CONNECTIONS = MAX_STREAMS + MAX_SENDS + 64  # the last 64 connections are only told to use gRPC
 MAX_REQUESTED_BYTES = 16 << 20  # most bytes of requests, from the announcement of their size until their calls end
@@ -115,7 +116,7 @@ class RangeStreams:
     def unix_name(self) -> str:
         """Returns the name of this broker's abstract Unix socket.
 
-        The name is no secret, because /proc/net/unix shows it to everybody in this network namespace.
+        The name is no secret, because /proc/net/unix shows the name to everybody in this network namespace.
         """
         return f"rocketsim-{self._instance.hex()}"
 
@@ -124,7 +125,7 @@ class RangeStreams:
         return self._offer if self.serving < MAX_STREAMS else None
 
     async def serve(self, sockets: Sequence[socket.socket]) -> None:
-        """Accepts connections on the listening sockets until it is cancelled, and then closes the sockets."""
+        """Accepts connections on the listening sockets until cancelled, and then closes the sockets."""
         if not sockets:
             return
         unix = any(one.family == socket.AF_UNIX for one in sockets)
@@ -369,7 +370,7 @@ async def _until_writable(connection: socket.socket) -> None:
 
 
 def _queued_bytes(connection: socket.socket) -> int:
-    """Returns how many sent bytes the other side has not read.
+    """Returns how many bytes were sent that the other side has not read.
 
     For a Unix socket Linux counts the memory that these bytes take, which is a little more.
     """
@@ -390,7 +391,7 @@ def _has_hung_up(connection: socket.socket) -> bool:
 
 
 async def fill(connection: socket.socket, view: memoryview, progressed: Callable[[], None] = lambda: None) -> None:
-    """Receives bytes until `view` is full.  Calls `progressed` after each read."""
+    """Receives bytes until `view` is full.  `progressed` is called after each read."""
     loop = asyncio.get_running_loop()
     at_once = RECEIVE_AT_ONCE
     while view:
@@ -409,7 +410,7 @@ async def fill(connection: socket.socket, view: memoryview, progressed: Callable
 
 
 def receive_s(size: int) -> float:
-    """Returns how many seconds a frame may take to arrive.  While a frame arrives, it takes one of the MAX_SENDS
+    """Returns how many seconds a frame may take to arrive.  While a frame arrives, the frame takes one of the MAX_SENDS
     places.
     """
     return SILENCE_S + size / SLOWEST_BYTES_S

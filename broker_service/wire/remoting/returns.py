@@ -25,7 +25,7 @@ from broker_service.state.moves import PROPERTY_RETRY_TOPIC, PROPERTY_SOURCE, dl
 from broker_service.wire.remoting.members import client_of, push_retry_topic
 
 SAFE_WAIT_S = 2.5  # longest wait for disk and slave; RocketMQ's consumers wait 5 s for an answer
-LOCKED_S = 60.0  # a lock is held for this time, as in RocketMQ; consumers renew it every 20 s
+LOCKED_S = 60.0  # how long a lock is held, as in RocketMQ; consumers renew their locks every 20 s
 MAX_LOCKS = 100_000
 _FIRST_LEVEL = 3  # the delay level after the first attempt, as in RocketMQ
 _ORIGIN_ID = "ORIGIN_MESSAGE_ID"

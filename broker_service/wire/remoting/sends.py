@@ -112,8 +112,8 @@ class SendAnswers:
         ]
 
     def _properties(self, encoded: bytes) -> dict[str, str]:
-        """Decodes properties.  Replaces a delay, which RocketMQ's producers may send, by the delivery time that follows
-        from it.
+        """Decodes properties.  Replaces a delay, which RocketMQ's producers may send, by the delivery time that results
+        from this delay.
         """
         properties = record.decode_properties(encoded)
         for name, unit_ms in _DELAYS_MS.items():

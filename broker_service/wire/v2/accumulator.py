@@ -30,7 +30,9 @@ class SendCall:
 
     @property
     def goes_alone(self) -> bool:
-        """Returns True if a message has a delivery time, because the put path takes such a message only by itself."""
+        """Returns True if a message has a delivery time, because the put path takes a message with a delivery time only
+        by itself.
+        """
         return any(PROPERTY_DELIVER_MS in one.properties for one in self.records)
 
 
@@ -46,7 +48,7 @@ class SentCall:
 
 
 class Accumulator:
-    """Appends the messages of a call, together with those of other calls if `GroupCommit` says so.
+    """Appends the messages of a call, possibly together with those of other calls, as `GroupCommit` decides.
 
     Appended messages are added to `recent` before the wait for disk and slave, even if their call has ended meanwhile.
     """

@@ -22,8 +22,8 @@ def queue_of_group(message_group: str, queue_nums: int) -> int:
     """Returns the queue of a message group.  The queue is the same for clients of all languages.
 
     If a queue is added, only few message groups change their queue, and all of these move to the new queue.  The
-    algorithm is the jump consistent hash of Lamping and Veach.  RocketMQ's proxy uses the same algorithm with another
-    hash of the name.
+    algorithm is the jump consistent hash of Lamping and Veach.  RocketMQ's proxy uses the same algorithm, but with
+    another hash of the group's name.
     """
     state = int.from_bytes(hashlib.blake2b(message_group.encode(), digest_size=8).digest(), "big")
     bucket, candidate = 0, 0

@@ -53,8 +53,8 @@ def message_queues(
 ) -> list[pb.MessageQueue]:
     """Returns the queues of a topic on masters.  Slaves are left out, because some clients send to any listed queue.
 
-    Queues of this broker have the endpoints that the client has dialled, which may be those of a port mapping.  Queues
-    of other brokers have these brokers' own addresses.
+    Queues of this broker have the endpoints that the client has dialled, which may be those of a port mapping.  For a
+    queue of another broker, the answer has that broker's own address.
     """
     return [
         pb.MessageQueue(

@@ -249,7 +249,8 @@ class SendPath:
         """Returns the queue of each message, which follows from its message group.
 
         The client's choice is ignored, because clients in different languages choose different queues for a message
-        group.  Messages without a message group go to the queues in turns; those of one call go to the same queue.
+        group.  Messages without a message group go to the queues in turns, but all of them in one call go to the same
+        queue.
         """
         queue_nums = topic.write_queue_nums
         if not queue_nums:

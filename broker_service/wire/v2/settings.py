@@ -1,7 +1,7 @@
 """Pure functions that make the settings that the broker sends to a client on its Telemetry stream.
 
-Clients need all of these settings.  Without a back-off the Java client fails, and without `metric` the Python client
-fails.  The clients for Go and Node wait for settings forever.
+RocketMQ 5's clients need all settings that are made here.  Without a back-off the Java client fails, and without
+`metric` the Python client fails.  The clients for Go and Node wait for settings forever.
 """
 
 from collections.abc import Iterable
@@ -23,7 +23,7 @@ MAX_TOPICS = 10_000
 
 _LITE = (pb.LITE_PUSH_CONSUMER, pb.LITE_SIMPLE_CONSUMER)
 
-# The back-off between a producer's attempts.  Java's producer accepts only the exponential kind.
+# The back-off between a producer's attempts.  Java's producer accepts only an exponential back-off.
 _SEND_AGAIN = pb.ExponentialBackoff(initial=Duration(nanos=10_000_000), max=Duration(seconds=1), multiplier=2)
 
 
@@ -45,8 +45,8 @@ def reply_to(asked: pb.Settings, group: SubscriptionGroup, max_body_size: int) -
         return reply
     reply.backoff_policy.max_attempts = group.max_attempts
     # An exponential policy is sent as a list, too, because Python's client knows only lists.  Node's client knows only
-    # the exponential kind, and takes an exponential policy's seconds for milliseconds.  When Node's client gets a list,
-    # it gives messages back without a delay, and `pop/settling.py` then uses the group's back-off.
+    # exponential policies, and takes the seconds of an exponential policy for milliseconds.  When Node's client gets a
+    # list, it gives messages back without a delay, and `pop/settling.py` then uses the group's back-off.
     times = map(_duration, retry_times_ms(group.group_retry_policy))
     reply.backoff_policy.customized_backoff.next.extend(times)
     subscription = asked.subscription
@@ -90,7 +90,7 @@ def topics_in(asked: pb.Settings) -> Iterable[pb.Resource]:
 
 
 def poll_s_in(settings: pb.Settings) -> float | None:
-    """Returns how many seconds the client's long polls wait; None if its settings do not say it."""
+    """Returns how many seconds the client's long polls wait; None if the client's settings name no time."""
     if not settings.subscription.HasField("long_polling_timeout"):
         return None
     return milliseconds(settings.subscription.long_polling_timeout) / 1000

@@ -37,8 +37,8 @@ class TopicRoutes:
     async def queues_of(self, topic: str, own_address: str) -> list[Queues]:
         """Returns the topic's queues on each broker name whose master has a port for RocketMQ 5's clients.
 
-        If no name server answers, it returns this broker's own queues.  Raises PeerLost if this broker does not have
-        the topic either.
+        If no name server answers, returns this broker's own queues.  Raises PeerLost if this broker does not have the
+        topic either.
         """
         own = self._own(topic, own_address)
         names = self._broker.config.name_servers

@@ -1,6 +1,6 @@
 """Unsent: counts and limits the bytes of messages that are being sent to consumers.
 
-The answers to a client that does not read them stay in the broker's memory until its calls end.
+The answers to a client that does not read stay in the broker's memory until the client's calls end.
 """
 
 from broker_service.errors import SystemBusy
