@@ -1,7 +1,7 @@
 """The stores in tests/data/upgrade, which a pair of version 9157579 has written: how they are made, and what they
 contain.
 
-python -m tests.cluster.old_stores  # makes them again, with the code in 9157579.tar.xz
+    python -m tests.cluster.old_stores      # makes them again, with the code in 9157579.tar.xz
 
 They contain all that a broker leaves on its disk: several log files, keys, a deleted topic, a group that was reset, a
 delayed message that is due by now, a crash, a promotion, a former master that follows.  The stores in `clean` were

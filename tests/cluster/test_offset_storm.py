@@ -24,7 +24,7 @@ MESSAGES = 50_000
 
 def storm(processes, namesrv, alone, seed: int, kills: int, storm_s: float) -> OffsetHistory:
     """Kills brokers at least `kills` times, for at least `storm_s` seconds.  The first kill hits the master while its
-    slave hangs.  First the master is killed while its slave hangs.
+    slave hangs.
     """
     chance = random.Random(seed)
     keys = {"slaveWaitTimeMs": 5_000, "haHousekeepingInterval": 3_000, "haSendHeartbeatInterval": 500}

@@ -1,7 +1,7 @@
 """A master that pops from itself and acknowledges, and prints what it begins and what was answered OK, until a test
 kills it.
 
-python -m tests.consumption.popping_broker FOLDER [NAME_SERVER] [in-order]
+    python -m tests.consumption.popping_broker FOLDER [NAME_SERVER] [in-order]
 
 With a name server the broker is a SYNC_MASTER, and begins when a slave is in sync.  With in-order, each message group
 is acknowledged from its first message on.

@@ -1,7 +1,7 @@
 """A master that takes messages for the next hour, then delivers all in small batches, and prints each, until a test
 kills it.
 
-python -m tests.consumption.timing_broker FOLDER [NAME_SERVER]
+    python -m tests.consumption.timing_broker FOLDER [NAME_SERVER]
 
 With a name server the broker is a SYNC_MASTER, and begins when a slave is in sync.
 """
