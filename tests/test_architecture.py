@@ -21,7 +21,7 @@ REMOTING_CALLS = "rocketsim_client.transport.remoting"
 
 GENERATED = {f"rocketsim_proto.{path.stem}" for path in (ROOT / "proto/rocketsim_proto").glob("*_pb2*.py")}
 
-# What brokers do with the state of one broker, and who calls that: broker.core knows none of it.
+# The packages that work with the state of one broker, and the packages that call them: broker.core knows none of these.
 BROKERS_FEATURES = {
     f"broker_service.{room}" for room in ("broker.reads", "delayed", "transactions", "pop", "rocketmq_handover")
 }
@@ -29,7 +29,9 @@ BROKERS_CALLS = {"broker_service.wire", "broker_service.broker.put"}
 
 
 def listed_rooms() -> tuple[str, ...]:
-    """The rooms of the broker as docs/ARCHITECTURE.md lists them, the lowest first: no room knows one above it."""
+    """Returns the broker's packages ("rooms") as docs/ARCHITECTURE.md lists them, the lowest first: none knows one
+    above it.
+    """
     text = (ROOT / "docs/ARCHITECTURE.md").read_text().partition("### `broker_service`")[2]
     found = re.findall(r"^([a-z][\w/]*)/ ", text.split("```")[1], re.MULTILINE)
     return tuple(reversed(found))
@@ -75,7 +77,8 @@ STAYS_OUT_OF = {
     "broker_service/transactions": ABOVE_CONSUMPTION,
     "broker_service/delayed": ABOVE_CONSUMPTION,
     "broker_service/rocketmq_handover": ABOVE_CONSUMPTION,
-    # The lowest last: wire, broker.put -> leadership -> pop, transactions, delayed, broker.reads -> core -> metadata.
+    # From the highest to the lowest: wire, broker.put -> leadership -> pop, transactions, delayed, broker.reads -> core
+    # -> metadata.
     "broker_service/leadership": {
         *(f"broker_service.{room}" for room in ("broker.reads", "pop", "transactions", "rocketmq_handover")),
         *BROKERS_CALLS,
@@ -105,14 +108,15 @@ STAYS_OUT_OF = {
         *("broker_service.replication", "broker_service.wire.own", "broker_service.wire.v2"),
         *("rocketmq_v2", "grpc", "google"),
     },
-    # It knows frames and codes, and not what they mean for a broker.
+    # The server of the remoting protocol knows frames and codes, but not what they mean for a broker.
     "broker_service/runtime/remoting": {
         f"broker_service.{room}" for room in ("broker", "admin", "namesrv", "wire", "node", "access", "replication")
     },
     "broker_service/namesrv/route_table.py": {"asyncio", "grpc", "time", "logging", *GENERATED},
     "broker_service/modes.py": {"asyncio", "grpc", "rocketsim_proto", *GENERATED},
     "broker_service/put_result.py": {"asyncio", "grpc", "rocketsim_proto", *GENERATED},
-    # Its rooms, the lowest last: producer, consumer, admin -> sending -> cluster -> routing -> transport -> the values.
+    # The client's packages, from the highest to the lowest: producer, consumer, admin -> sending -> cluster -> routing
+    # -> transport -> the values.
     "rocketsim_client/sending": CALLERS,
     # A message passes each of these once: producer -> outbox -> sender -> attempts.
     "rocketsim_client/sending/options.py": {"grpc", "time", "threading"},
@@ -135,11 +139,12 @@ STAYS_OUT_OF = {
     "rocketsim_client/cluster.py": {*CALLERS, "rocketsim_client.sending"},
     "rocketsim_client/group_offsets.py": {*CALLERS, "rocketsim_client.sending", "time", "threading"},
     "rocketsim_client/routing": {*CALLERS, "rocketsim_client.sending", "rocketsim_client.cluster"},
-    # One file decides over which transport a connection is used; no other one above the seam knows a protocol.
+    # Only one file (`transport/opening.py`) chooses a connection's transport, and no other file above the transports
+    # knows a protocol.
     "rocketsim_client/transport/own": {"rocketsim_client.transport.opening", "rocketsim_client.transport.static_route"},
     "rocketsim_client/transport/remoting": {
         *("grpc", OWN_CALLS, "rocketsim_client.transport.opening", "rocketsim_client.transport.static_route"),
-        *GENERATED - {"rocketsim_proto.admin_pb2"},  # an operator's command is its message, over whatever protocol
+        *GENERATED - {"rocketsim_proto.admin_pb2"},  # a command of an operator is the same message over every protocol
     },
     "rocketsim_client/transport/remoting/pull_window.py": {"time", "threading", "socket", "logging"},
     "rocketsim_client/transport/static_route.py": {"grpc", OWN_CALLS, REMOTING_CALLS},
@@ -176,7 +181,7 @@ STAYS_OUT_OF = {
     "rocketsim_source/reading": {"rocketsim_source.commits", "rocketsim_source.sink", "rocketsim_source.stream_query"},
     "rocketsim_source/sink": SOURCE_ROOMS - {"rocketsim_source.options", "rocketsim_source.sink"},
     "rocketsim_source/views": SOURCE_ROOMS - {"rocketsim_source.options", "rocketsim_source.views"},
-    # Of a task: what a frame is worth, and which broker to ask, are decided without network, clock or log.
+    # A Spark task decides what a frame is worth, and which broker to ask, without network, clock or log.
     "rocketsim_source/reading/task_progress.py": {"grpc", "time", "logging", "pyspark"},
     "rocketsim_source/reading/broker_choice.py": {"grpc", "time", "logging", "pyspark"},
     "rocketsim_source/reading/unreadable.py": {"grpc", "time", "logging", "pyspark"},
@@ -196,9 +201,10 @@ STAYS_OUT_OF = {
             "rocketmq_v2",
         )
     },
-    # What is awaited stands on the producer and the consumers, and calls no server itself.
+    # The asyncio classes use the producer and the consumers, and call no server themselves.
     "rocketsim_client/aio": {"grpc", "rocketsim_client.cluster", *ROOMS},
-    # The console sees the cluster as a client does. What its pages show is decided in plain code.
+    # The console sees the cluster as a client does.  Modules without network or web framework decide what the pages
+    # show.
     "rocketsim_console": {"broker_service", "rocketsim_source", "rocketsim_cli", "pyspark", "grpc", "rocketmq_v2"},
     **{
         f"rocketsim_console/{name}.py": {
@@ -211,7 +217,7 @@ STAYS_OUT_OF = {
         }
         for name in ("picture", "timeline", "rates", "message_json")
     },
-    # It starts servers as `rocketsim up` does, and sees the cluster as a client does.
+    # The package starts servers as `rocketsim up` does, and sees the cluster as a client does.
     "rocketsim_testing": {"broker_service", "rocketsim_source", "rocketsim_console", "pyspark", "grpc", "asyncio"},
     "rocketsim_testing/plugin.py": {"rocketsim_client", "rocketsim_cli"},
     "rocketsim_console/watch.py": {"asyncio", "starlette", "uvicorn"},
@@ -219,14 +225,15 @@ STAYS_OUT_OF = {
     "rocketsim_console/messages.py": {"asyncio", "starlette", "uvicorn"},
     "proto/rocketsim_proto": {"broker_service", "rocketsim_client", "rocketsim_source", "rocketsim_cli", "pyspark"},
     "pyspark_rocketsim.py": {"broker_service", "rocketsim_cli", "grpc"},
-    # What benchmarks and tests both need is in testbed.  The tests of the benchmarks import these.
+    # What benchmarks and tests both need is in testbed.  The tests of the benchmarks import the benchmarks, not the
+    # other way round.
     "benchmarks": {"tests"},
     # Users copy them.
     "examples": {"broker_service", "rocketsim_cli", "rocketsim_source", "rocketsim_proto", "testbed", "tests"},
     "testbed": {"tests", "benchmarks"},
 }
 
-# Of the contract the store knows the records, not the calls.
+# The store knows the records of the contract, but not its calls.
 RECORDS = "proto/rocketsim_proto/records"
 RECORD_MODULES = {"rocketsim_proto.records", "rocketsim_proto.limits", "rocketsim_proto.reserved"}
 
@@ -261,7 +268,7 @@ def test_dependencies_point_one_way(where):
 
 
 def room_of(module: str) -> str:
-    """The innermost room that a module of the broker lies in; "" for one that lies in none."""
+    """Returns the innermost listed package of the broker that contains this module, or "" if none does."""
     parts = module.split(".")[1:]
     for depth in (2, 1):
         if (name := "/".join(parts[:depth])) in BROKERS_ROOMS:
@@ -272,7 +279,8 @@ def room_of(module: str) -> str:
 def test_the_list_of_the_brokers_folders_is_complete():
     packages = {path.parent for path in sources("broker_service") if path.name == "__init__.py"}
     names = {str(path.relative_to(ROOT / "broker_service")) for path in packages} - {"."}
-    # A folder in a listed room counts as part of it, and `wire` has what its three protocols share.
+    # A folder in a listed package counts as part of it, and only `wire` itself holds modules that its three protocols
+    # share.
     assert {name for name in names if not room_of("broker_service." + name.replace("/", "."))} == {"wire"}
     assert len(set(BROKERS_ROOMS)) == len(BROKERS_ROOMS) >= 20
 
@@ -286,7 +294,7 @@ def test_each_folder_of_the_broker_imports_only_folders_below_it():
 
 
 def test_every_package_named_above_is_there():
-    """So that a rename does not disable a rule silently; modules may come and go."""
+    """A renamed package must not disable a rule silently; modules may come and go."""
     named = [where for where in STAYS_OUT_OF if not where.endswith(".py")]
     named += [f"broker_service/{room}" for room in BROKERS_ROOMS]
     assert [where for where in named if not sources(where)] == []
@@ -310,7 +318,7 @@ def test_records_are_known_without_grpc_or_generated_code():
 
 
 def test_the_codec_of_remoting_does_no_io():
-    """Both sides share it: blocking sockets of the client, and a server's event loop."""
+    """The client with its blocking sockets and a server with its event loop share the codec."""
     io = {"socket", "ssl", "asyncio", "threading", "time", "grpc", "google", "rocketsim_proto.records", *GENERATED}
     assert sources("proto/rocketsim_proto/remoting")
     for path in sources("proto/rocketsim_proto/remoting"):
@@ -328,7 +336,9 @@ def constructors(package: str) -> Iterator[tuple[str, list[ast.arg]]]:
 
 
 def test_a_part_takes_few_parts_and_hardly_any_callables():
-    """A part that needs two others takes them; what travels together is a value."""
+    """A class that needs two other parts takes those parts, not callables, and arguments that go together are one
+    value.
+    """
     callables = []
     for name, arguments in constructors("broker_service"):
         assert len(arguments) <= 12, name
@@ -345,7 +355,7 @@ def test_nobody_imports_what_puts_the_parts_together_but_the_program():
 
 
 def test_one_file_of_the_client_decides_over_which_transport_servers_are_called():
-    """Above the seam nobody knows gRPC, our own calls or RocketMQ's."""
+    """No other file above the transports knows gRPC, our own calls or RocketMQ's."""
     below = {ROOT / "rocketsim_client/transport/own", ROOT / "rocketsim_client/transport/remoting"}
     others = [path for path in sources("rocketsim_client") if not below & set(path.parents)]
     protocols = {"grpc", OWN_CALLS, REMOTING_CALLS}
@@ -354,7 +364,7 @@ def test_one_file_of_the_client_decides_over_which_transport_servers_are_called(
 
 
 def test_one_folder_of_the_client_uses_asyncio():
-    """The client itself has no event loop, and nothing in it depends on the room that has one."""
+    """The client itself has no event loop, and nothing in it depends on the folder that uses one."""
     others = [path for path in sources("rocketsim_client") if ROOT / "rocketsim_client/aio" not in path.parents]
     for path in others:
         known = [module for module in imported_modules(path) if is_within(module, {"asyncio", "rocketsim_client.aio"})]
@@ -371,8 +381,9 @@ def test_one_folder_of_the_client_uses_asyncio():
     ],
 )
 def test_an_operators_command_takes_four_files(names, subject):
-    """Its message, and in the files of its subject its operation, its call and its words for the command line.
-    Nothing lists the commands."""
+    """A command is its message, and, in three files of its subject, its operation, its call and its words for the
+    command line.  No file lists all commands.
+    """
     named = re.compile(rf"\b({names})(Request)?\b")
     packages = ("broker_service/admin", "broker_service/access", "rocketsim_client", "rocketsim_cli", "proto")
     written = [path for one in packages for path in [*sources(one), *(ROOT / one).rglob("*.proto")]]
@@ -384,7 +395,7 @@ def test_an_operators_command_takes_four_files(names, subject):
 
 
 def test_files_are_mapped_in_one_place():
-    """It gives out views: a map's own methods, `find` and `rfind`, read beyond its end in Python 3.11.2."""
+    """This file hands out views only, because a map's own `find` and `rfind` read beyond its end in Python 3.11.2."""
     packages = ("broker_service", "rocketsim_client", "rocketsim_source", "rocketsim_cli", "proto", "benchmarks")
     mapping = {path for where in packages for path in sources(where) if "mmap" in imported_modules(path)}
     assert mapping == {ROOT / "broker_service/store/files.py"}
@@ -392,9 +403,8 @@ def test_files_are_mapped_in_one_place():
 
 # Who may touch the file system, and what for.
 OWN_FILES = {
-    ROOT / "broker_service/store/files.py",  # the seam: everything that a broker keeps goes through it
-    ROOT
-    / "broker_service/runtime/server.py",  # the address file, for whoever started the process; nothing depends on it
+    ROOT / "broker_service/store/files.py",  # the layer for the disk, through which a broker keeps everything
+    ROOT / "broker_service/runtime/server.py",  # writes the address file, for the process that started the broker
 }
 WRITING = {
     *("open", "write_text", "write_bytes", "unlink", "mkdir", "makedirs", "rmdir", "rename", "replace", "touch"),
@@ -423,14 +433,14 @@ def writes_in(path: Path) -> Iterator[int]:
 
 
 def test_only_the_seam_to_the_disk_writes_files():
-    """Other writes are not covered by the tests with full, failing and dying disks."""
+    """The tests with full, failing and dying disks cover only writes that go through this layer."""
     brokers = [path for path in sources("broker_service") if path not in OWN_FILES]
     assert [f"{path.relative_to(ROOT)}:{line}" for path in brokers for line in writes_in(path)] == []
     assert list(writes_in(ROOT / "broker_service/store/files.py"))
 
 
 def appends_in(path: Path) -> Iterator[int]:
-    """Lines that append to a store themselves."""
+    """Yields the lines that append to a store directly."""
     for node in ast.walk(ast.parse(path.read_text(), str(path))):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             owner = ast.unparse(node.func.value)
@@ -462,8 +472,9 @@ def test_no_test_sleeps_to_be_right():
 
 
 def private_names_in(path: Path) -> Iterator[str]:
-    """Names with an underscore that are imported from our packages, or looked up on anything but `self` and modules of
-    others that have no public way."""
+    """Yields names with an underscore that are imported from our packages, or looked up on something other than `self`;
+    a few names of other libraries that offer no public way are allowed.
+    """
     foreign = {"os._exit", "session.sparkContext._gateway", "SparkContext._gateway", "SparkContext._jvm"}
     public = {"_replace", "_asdict", "_fields", "_make"}  # of named tuples
     for node in ast.walk(ast.parse(path.read_text(), str(path))):
@@ -476,13 +487,15 @@ def private_names_in(path: Path) -> Iterator[str]:
 
 
 def test_benchmarks_use_no_private_name():
-    """They measure what users can call."""
+    """Benchmarks measure what users can call."""
     found = [f"{path.relative_to(ROOT)}:{name}" for path in sources("benchmarks") for name in private_names_in(path)]
     assert found == []
 
 
 def tracked_files() -> list[Path]:
-    """The files of the project: those that git tracks; in an export all that .gitignore does not name."""
+    """Returns the project's files: those that git tracks, or, in an export without git, all that .gitignore does not
+    name.
+    """
     if (ROOT / ".git").exists() and shutil.which("git"):
         listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout.decode()
         return [path for name in listed.split("\0") if name and (path := ROOT / name).is_file()]

@@ -38,7 +38,7 @@ def test_every_word_of_run_that_is_named_exists(path):
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
 def test_every_source_file_that_is_named_exists(path):
-    if path.name == "CHANGELOG.md":  # it names files of earlier versions, too
+    if path.name == "CHANGELOG.md":  # the changelog also names files of earlier versions
         pytest.skip("a history")
     named = set(re.findall(r"`([\w/]+\.py)`", path.read_text()))
     of_the_reader = {"transformations/telemetry.py"}

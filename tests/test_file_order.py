@@ -25,7 +25,7 @@ def test_each_process_begins_with_a_session_and_the_rest_of_spark_is_spread_amon
 @pytest.mark.parametrize("load", Load)
 @pytest.mark.parametrize("processes", [1, 3, 9])
 def test_no_file_is_left_out_or_runs_twice(load, processes):
-    """Whatever is selected: everything, nothing of one load, one load alone."""
+    """The selection may be everything, all but one load, one load alone, or nothing."""
     without = {file: each for file, each in FILES.items() if each is not load}
     for files in (FILES, without, {file: load for file in FILES}, {}):
         assert sorted(ordered(files, processes)) == sorted(files)

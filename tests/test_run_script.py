@@ -26,7 +26,7 @@ JAVA = "#!/bin/sh\necho 'openjdk version \"%s\" 2025-04-15' >&2\n"
 
 
 class Machine:
-    """A folder with a copy of the project's outside and a PATH of its own."""
+    """A folder with a copy of the project's top-level files, and a PATH of its own."""
 
     def __init__(self, folder: Path) -> None:
         self.bin, self.project, self.calls_path = folder / "bin", folder / "project", folder / "calls"
@@ -74,7 +74,7 @@ class Machine:
 
 @pytest.fixture
 def machine(tmp_path):
-    # The script also looks where packages put Java, so an installed one would be found.
+    # The script also looks where packages install Java, and would find an installed one there.
     text = RUN.read_text()
     machine = Machine(tmp_path)
     (machine.project / "run").write_text(text.replace("/usr/lib/jvm/", "/nowhere/"))
@@ -220,7 +220,8 @@ def test_the_browser_that_its_tests_need_is_installed_or_named(machine):
     assert machine.calls().endswith("python -m pytest -m browser\n")
 
 
-# What is planted, what the run says of it. Beside it are tests that pass, as many as make pytest-xdist hand out again.
+# What is planted, and what the run says about it.  Beside the planted test are enough passing tests that pytest-xdist
+# hands out more of them.
 DISASTERS = {
     "a test that crashes": ("def test_planted():\n    ctypes.string_at(0)\n", "crashed while running"),
     "a test that hangs": ("def test_planted():\n    threading.Event().wait()\n", "Timeout (0:00:02)!"),
@@ -251,7 +252,7 @@ def test_a_run_of_the_tests_ends_by_itself_with_a_failure_and_says_why(tmp_path,
     )
     for number in range(6):
         (tmp_path / f"tests/test_{number}.py").write_text("def test_a():\n    pass\ndef test_b():\n    pass\n")
-    # The environment of this project serves that one, too.
+    # The planted project uses this project's environment.
     environment = tmp_path / ".venv"
     environment.mkdir()
     for part in Path(sys.prefix).iterdir():
@@ -273,7 +274,8 @@ def test_a_run_of_the_tests_ends_by_itself_with_a_failure_and_says_why(tmp_path,
         text=True,
         timeout=900,
     )
-    assert done.returncode not in (0, 2, 4, 5), done.stdout  # no wrong words, not nothing to run
+    # the run failed neither for a wrong word nor for want of tests
+    assert done.returncode not in (0, 2, 4, 5), done.stdout
     assert said in done.stdout + done.stderr
 
 
@@ -285,7 +287,7 @@ def test_an_unknown_word_lists_the_known_ones_and_changes_nothing(machine):
 
 
 def test_ci_and_run_are_clean_shell():
-    """Parsed by the strictest shell at hand, and by shellcheck where it is installed."""
+    """The strictest shell at hand parses the scripts, and shellcheck checks them where it is installed."""
     for path, shell in ((RUN, "dash"), (RUN.parent / ".ci/run", "bash")):
         assert os.access(path, os.X_OK)
         subprocess.run([shutil.which(shell) or "sh", "-n", path], check=True)

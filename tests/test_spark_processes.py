@@ -39,7 +39,7 @@ def test_a_process_of_a_stream_connects_before_it_imports_spark(tmp_path):
 
 
 def test_the_modules_of_a_process_of_spark_are_the_installed_ones(tmp_path):
-    """The script tells where it is; Spark's archive has it, too."""
+    """The script finds Spark by its own path, and Spark's archive contains a copy of the script."""
     home = Path(pyspark.__file__).parent
     archive = home / "python/lib/pyspark.zip"
     assert archive.exists()

@@ -26,7 +26,7 @@ def test_nothing_of_the_public_surface_is_gone_or_changed(part):
 
 
 def gone(part: str) -> list[str]:
-    """What the comparison reports as removed after such a change."""
+    """Returns what the comparison reports as removed after such a change."""
     told = surface.difference(surface.golden(part), surface.lines_of(part))
     assert "keep the old name as an alias" in told.lower()
     return [line.removeprefix("- ") for line in told.splitlines() if line.startswith("- ")]

@@ -1,4 +1,4 @@
-"""A newer version is refused with a reason: of a store, between master and slave, name server, broker and client."""
+"""A store, master, slave, name server, broker or client of a newer version is refused with a reason."""
 
 from pathlib import Path
 
@@ -35,7 +35,7 @@ def contents(root: Path) -> dict[Path, bytes]:
 def test_a_store_is_of_this_version_once_it_was_open_and_one_without_a_version_is_older(tmp_path):
     open_store(tmp_path).close()
     assert format_file(tmp_path).load() == {"version": VERSION}
-    format_file(tmp_path).remove()  # as 9157579 leaves it, and RocketMQ
+    format_file(tmp_path).remove()  # 9157579 and RocketMQ leave a store without this file
     open_store(tmp_path).close()
     assert format_file(tmp_path).load() == {"version": VERSION}
 

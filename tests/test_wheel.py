@@ -37,7 +37,7 @@ FILES += ("MANIFEST.in", "README.md", "CHANGELOG.md")
 
 
 def built(distribution: str, source: Path, folder: Path, **environment: str) -> Path:
-    """The file that setuptools builds as pip would ask it to: `sdist` or `wheel`."""
+    """Returns the file that setuptools builds when pip asks for an `sdist` or a `wheel`."""
     code = f"from setuptools import build_meta; print(build_meta.build_{distribution}({str(folder)!r}))"
     environ = os.environ | environment
     done = subprocess.run([sys.executable, "-c", code], env=environ, cwd=source, capture_output=True, text=True)
@@ -57,7 +57,7 @@ class Environment:
             )
         for name in FILES:
             shutil.copy(ROOT / name, source / name)
-        # It has the compiled sources, too, if it is made where nothing is compiled.
+        # The source distribution has the compiled sources even if it is made where nothing is compiled.
         self.sdist = built("sdist", source, folder, ROCKETSIM_KERNELS="python")
         (self.source,) = unpack(self.sdist, folder / "from-sdist").iterdir()
         self.wheel = built("wheel", self.source, folder)
@@ -79,13 +79,15 @@ class Environment:
         self.metadata = PathDistribution(metadata)
 
     def forget_compiled(self) -> None:
-        """Removes what the next build would take from the last one."""
+        """Removes the compiled files that the next build would reuse."""
         for suffix in ("o", "so"):
             for path in (self.source / "build").rglob(f"*.{suffix}"):
                 path.unlink()
 
     def packages(self, *extras: str) -> Path:
-        """A folder with links to what the wheel requires with these extras, and to what that requires."""
+        """Returns a folder with links to the packages that the wheel requires with these extras, and to those that they
+        require.
+        """
         folder = self.folder / "-".join(("packages", *extras))
         if not folder.exists():
             folder.mkdir()
@@ -111,7 +113,9 @@ class Environment:
 
 
 def required(one: Distribution, extras: tuple[str, ...] = ()) -> Iterator[str]:
-    """The names of what a distribution requires on this platform: its markers are those of pip's own library."""
+    """Yields the names of what a distribution requires on this platform, by the rules for markers in pip's
+    own library.
+    """
     from pip._vendor.packaging.requirements import Requirement
 
     for text in one.requires or ():
@@ -165,7 +169,7 @@ def test_the_wheel_has_every_module_and_marker_and_nothing_else_of_the_checkout(
 
 
 def test_the_wheel_is_compiled_where_a_compiler_is_installed(fresh):
-    """The checkout was installed on the same machine."""
+    """The test run's own checkout was installed on the same machine, so both are compiled or neither is."""
     assert fresh.has_kernels or kernels.compiled is None
     code = "from rocketsim_proto.records import kernels; print(kernels.in_use())"
     assert fresh.says(code) == ("compiled" if fresh.has_kernels else "python")
@@ -207,7 +211,7 @@ def test_the_description_leads_to_files_of_its_version(fresh):
 
 
 def test_an_import_names_the_extra_that_it_lacks(fresh):
-    """In one process, which has the base only."""
+    """All imports run in one process, which has the packages of the base only."""
     code = """
 import importlib
 for word in "rocketsim_source rocketsim_console.app rocketsim_testing.pair broker_service.errors".split():
@@ -282,14 +286,14 @@ def test_the_console_needs_only_its_extra(fresh):
 
 @pytest.mark.long
 def test_pip_installs_the_wheel_with_what_its_extras_need(fresh, tmp_path):
-    """From the network, as a user's first steps: half a gigabyte, of which most is PySpark."""
+    """pip downloads everything as a user's first steps do: half a gigabyte, most of which is PySpark."""
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "installed"], check=True)
     pip = [tmp_path / "installed/bin/pip", "-q", "--disable-pip-version-check", "--no-input", "install"]
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYSPARK", "SPARK"))}
     environ["PATH"] = f"{tmp_path / 'installed/bin'}:{environ['PATH']}"  # for Spark's workers
     run = functools.partial(subprocess.run, env=environ, cwd=tmp_path, check=True, stdout=subprocess.PIPE, text=True)
     run([*pip, fresh.wheel])
-    run([*pip, f"{DISTRIBUTION}[cli,spark]"])  # as errors say; what is installed stays
+    run([*pip, f"{DISTRIBUTION}[cli,spark]"])  # the command that errors recommend, which keeps what is installed
     with rocketsim_testing.pair() as pair:
         words = ["doctor", "--spark", "--json", "-n", pair.name_server]
         said = run([tmp_path / "installed/bin/rocketsim", *words], check=False).stdout

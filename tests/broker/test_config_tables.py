@@ -1,5 +1,5 @@
-"""Topics and subscription groups are kept in RocketMQ's files, with versions and deletions, and replicated to a slave.
-RocketMQ's files, versions, deletions, and their replication to a slave.
+"""Topics and subscription groups are kept in RocketMQ's files, with versions and deletions, and replicated to a
+slave.
 """
 
 import asyncio

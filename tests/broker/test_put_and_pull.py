@@ -1,4 +1,4 @@
-"""Put, pull, commit and look-up on a broker with a real store: answers and the order of the checks are RocketMQ's."""
+"""Put, pull, commit and look-up on a broker with a real store: the answers and the order of checks are RocketMQ's."""
 
 import asyncio
 import errno

@@ -587,7 +587,7 @@ async def test_what_waits_and_expires_with_the_log_is_passed_over(tmp_path: Path
 
 
 class Promise:
-    """What a consumer in order may see, by message: kept beside the broker, from the answers alone."""
+    """Knows what a consumer in order may get, from the sends and the answers alone."""
 
     def __init__(self) -> None:
         self.sent: dict[str, list[str]] = {}
@@ -674,8 +674,9 @@ def order_info(folder: Path) -> Any:
 
 
 async def test_a_clean_stop_says_what_a_real_rocketmq_has_under_way_in_order(tmp_path: Path) -> None:
-    """Until when each message is with its consumer, how often it was delivered before, and what is acknowledged behind
-    another one; nothing of what was not delivered yet."""
+    """The stop writes until when a consumer has each message, how often the message was delivered before, and which
+    messages are acknowledged after one that is not; it writes nothing about messages that were never delivered.
+    """
     async with in_order(tmp_path) as one:
         await one.send("a1 b1 a2 b2 c1")
         a1, b1, a2, _ = await one.take(max_messages=4)

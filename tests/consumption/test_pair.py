@@ -1,4 +1,6 @@
-"""The state of consumption on a pair: what a slave has, how it continues after a promotion, and what a cut removes."""
+"""The state of consumption on a pair: what a slave has, how it continues after a promotion, and what the cut of a log
+removes.
+"""
 
 import threading
 from collections.abc import AsyncIterator
@@ -38,7 +40,7 @@ QUICK = {"sync_metadata_interval": 100, "ha_send_heartbeat_interval": 200, "brok
 
 @asynccontextmanager
 async def pair(folder: Path, **keys: Any) -> AsyncIterator[tuple[BrokerNode, BrokerNode, AsyncExitStack]]:
-    """A master, whose end is the stack's, and a slave that follows it."""
+    """Yields a master, a slave that follows it, and the exit stack that ends the master."""
     async with AsyncExitStack() as parts:
         names = await parts.enter_async_context(name_server())
         keys = {"namesrv_addr": names.address} | QUICK | keys
@@ -71,7 +73,7 @@ def queues_of(state: State) -> dict[Any, Any]:
 
 
 async def popped_on_both(master: BrokerNode, slave: BrokerNode) -> Delivery:
-    """The first of two messages, which the slave knows to be under way."""
+    """Pops the first of two messages, and returns its delivery once the slave knows that it is under way."""
     await put(master, "t", b"a", b"b")
     (first,) = (await pop(master, max_messages=1)).deliveries
     await until(lambda: state(slave) == state(master), "the slave knows it")

@@ -1,4 +1,4 @@
-"""A delivery that is not acknowledged is delivered again or becomes a dead letter; and receipt handles."""
+"""Deliveries without an ack come again or become dead letters; and how receipt handles are read."""
 
 import base64
 from dataclasses import replace
@@ -34,7 +34,7 @@ MESSAGE = Record("my_t", b"body", properties={"UNIQ_KEY": "id", "TAGS": "a"}, re
         (3, False, 0, False, Outcome.RETRY),
         (3, True, 10_001, True, Outcome.RENEW),
         (1, True, 10_001, False, Outcome.RETRY),
-        (1, True, 10_000, True, Outcome.RETRY),  # renewed for long enough
+        (1, True, 10_000, True, Outcome.RETRY),  # the delivery was renewed for long enough
         (1, True, 0, True, Outcome.RETRY),
     ],
 )
@@ -46,7 +46,7 @@ def test_outcome(attempt: int, counted: bool, renewed_until_ms: int, is_connecte
 @pytest.mark.parametrize(
     ("popped_ms", "deadline_ms", "expected"),
     [
-        (5_000, 65_000, Outcome.RETRY),  # by a master before this one: the client may have no answer
+        (5_000, 65_000, Outcome.RETRY),  # popped from an earlier master: the client may have no answer
         (5_000, 65_001, Outcome.RENEW),  # it was renewed
         (5_001, 65_001, Outcome.RENEW),  # by this master
     ],

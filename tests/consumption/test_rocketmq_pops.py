@@ -128,17 +128,20 @@ def wall_clock_ms() -> int:
 
 
 def make(root: Path, now_ms: int) -> None:
-    """Of o-0 to o-7 crew has popped six: o-0 and o-4 are acked, o-1 is held for an hour, o-2, o-3 and o-5 are over.
+    """The group crew has popped o-0 to o-5: o-0 and o-4 are acked, o-1 is invisible for an hour, and o-2, o-3 and o-5
+    may come again.
 
-    o-4's and o-5's checkpoint has been handed on to the revive topic, behind one that is done.
+    RocketMQ has moved the checkpoint of o-4 and o-5 to the revive topic, after a checkpoint that is done.
     """
     old = now_ms - 2 * HOUR_MS
     with RocketMQStore(root, now_ms) as rocketmq:
         rocketmq.send("orders", *(f"o-{number}" for number in range(8)))
-        rocketmq.popped("crew", "orders", 6, at=old, invisible=1000, waits=False)  # done: below the offset
+        # a checkpoint that is done, because it lies below the group's offset
+        rocketmq.popped("crew", "orders", 6, at=old, invisible=1000, waits=False)
         rocketmq.popped("crew", "orders", 4, 5, at=old, waits=False)
         rocketmq.acked("crew", "orders", 4, 4, at=old, waits=False)
-        rocketmq.popped("crew", "orders", 4, 5, at=old)  # where these two waited; RocketMQ has delivered that
+        # the same checkpoint in the timer topic, where it waited until RocketMQ delivered it
+        rocketmq.popped("crew", "orders", 4, 5, at=old)
         rocketmq.delivered_to = old + HOUR_MS
         now = old + 2 * HOUR_MS
         rocketmq.popped("crew", "orders", 0, 1, 2, 3, at=now, invisible=HOUR_MS)
@@ -151,7 +154,7 @@ def make(root: Path, now_ms: int) -> None:
 
 
 async def pop(node: BrokerNode, group: str = "crew", topic: str = "orders") -> dict[str, tuple[int, str]]:
-    """All that there is now: body -> attempt and handle."""
+    """Pops all messages that there are now; returns body -> attempt and handle."""
     request = Pop(group=group, topic=topic, client_id="me", invisible_ms=HOUR_MS, max_messages=32)
     got: dict[str, tuple[int, str]] = {}
     while popped := (await node.consumption.pop(request)).deliveries:
@@ -212,7 +215,7 @@ async def test_checkpoints_are_taken_over_once(tmp_path: Path) -> None:
         if number:
             continue
         for file in (tmp_path / "rocketsim").glob("consumption.snapshot*"):
-            file.unlink()  # the log says the same
+            file.unlink()  # without its snapshot the broker reads the same from the log
     offsets = json.loads((tmp_path / "config" / "consumerOffset.json").read_text())["offsetTable"]
     assert offsets["orders@crew"] == {"0": 1}
     assert offsets[f"{REVIVE_TOPIC}@CID_RMQ_SYS_REVIVE_GROUP"] == {"0": 3}, "RocketMQ goes on behind the last one"
@@ -239,7 +242,7 @@ async def test_a_crash_half_way_loses_nothing(tmp_path: Path, monkeypatch: pytes
 
 
 async def test_what_came_after_the_groups_offset_was_written_comes_as_new(tmp_path: Path) -> None:
-    """A RocketMQ that was killed: its offsets are of some seconds before."""
+    """A RocketMQ that was killed has offsets from some seconds before."""
     now_ms = wall_clock_ms()
     with RocketMQStore(tmp_path, now_ms) as rocketmq:
         rocketmq.send("orders", *(f"o-{number}" for number in range(4)))
@@ -258,7 +261,7 @@ OLD_RETRIES = "%RETRY%crew_orders"
 
 
 def make_retries(root: Path, now_ms: int) -> None:
-    """Of r-0 to r-3 in RocketMQ's retry topic three were popped and r-1 is acked."""
+    """Writes r-0 to r-3 to RocketMQ's retry topic; the first three were popped, and r-1 is acked."""
     with RocketMQStore(root, now_ms) as rocketmq:
         rocketmq.send("orders", "o-0")
         rocketmq.send(OLD_RETRIES, "r-0", "r-1", reconsume_times=1)
@@ -302,7 +305,9 @@ async def test_a_retry_topic_of_another_group_is_not_read(tmp_path: Path) -> Non
 
 
 async def test_a_group_that_pops_here_already_goes_on_by_itself(tmp_path: Path) -> None:
-    """The store was RocketMQ's again: what it delivered and what was acknowledged there comes again."""
+    """RocketMQ had used the store in between: the messages that it delivered, and even those acknowledged there, come
+    again.
+    """
     now_ms = wall_clock_ms()
     with RocketMQStore(tmp_path, now_ms) as rocketmq:
         rocketmq.send("orders", "o-0", "o-1")
@@ -367,7 +372,7 @@ async def test_a_checkpoint_whose_bytes_have_changed_is_named_and_not_believed(
 async def test_a_bad_sector_under_a_checkpoint_is_named_and_those_around_it_are_taken_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, waits: bool
 ) -> None:
-    """Ranges are read in large blocks: no range near the sector can be read."""
+    """Records are read in large blocks, so no block near the bad sector can be read."""
     now_ms = wall_clock_ms()
     topic = TIMER_TOPIC if waits else REVIVE_TOPIC
     with RocketMQStore(tmp_path, now_ms) as rocketmq:

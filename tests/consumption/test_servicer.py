@@ -151,7 +151,9 @@ async def test_a_half_message_that_is_sent_again_is_stored_once(tmp_path: Path) 
 
 
 async def test_another_message_under_the_id_of_a_transaction_is_refused(tmp_path: Path) -> None:
-    """While it is open, and after its end: who commits it would commit the message of the first one."""
+    """The id stays refused after the transaction's end, because a commit of the second message would commit the first
+    one.
+    """
     async with running(tmp_path) as node, stub_of(node, TransactionsStub) as stub:
         node.topics.put(TopicConfig("T", 2, 2), 0)
         first = await stub.Prepare(prepare_of(client_id="one"), timeout=PATIENCE_S)

@@ -36,7 +36,7 @@ PLACES = [PLACE, Place("g", "t", 1), Place("g", "u", 0), Place("h", "t", 0)]
 
 
 def held_without_recent(state: State) -> int:
-    """The bytes of a state without the settled deliveries that it remembers."""
+    """Returns the bytes that a state holds, without the settled deliveries that it remembers."""
     return held_bytes(state) - held_bytes(OrderedDict(state.recent()))
 
 
@@ -46,7 +46,7 @@ def take(place: Place, pop: int, start: int, *offsets: int, **fields: int) -> Ta
 
 
 def in_order(place: Place, pop: int, start: int, attempt_id: str = "", **groups: list[Ordered]) -> TakeInOrder:
-    """A pop of these message groups' messages; "_" is the group without a name."""
+    """Makes the state change of a pop of these message groups' messages; "_" stands for the group without a name."""
     chosen = tuple((name.strip("_"), tuple(messages)) for name, messages in groups.items())
     following = max([start - 1, *(one.queue_offset for messages in groups.values() for one in messages)]) + 1
     return TakeInOrder(
@@ -70,7 +70,8 @@ class Queue:
     next: int
     # offset -> pop, deadline, renewed until, counted
     deliveries: dict[int, tuple[int, int, int, bool]] = field(default_factory=dict)
-    groups: dict[str, list[Ordered]] = field(default_factory=dict)  # those of the batch come first
+    # message group -> its messages, beginning with those of the batch under way
+    groups: dict[str, list[Ordered]] = field(default_factory=dict)
     attempt_ids: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -110,7 +111,7 @@ class Queue:
         self.next = max(self.next, take.next)
 
     def end(self, offset: int, step: Step) -> None:
-        """A delivery has ended; in a message group, with this step."""
+        """Ends a delivery; a message of a message group gets this step."""
         *_, counted = self.deliveries.pop(offset)
         if (name := self.group_of(offset)) is not None:
             group = self.groups[name]
@@ -216,7 +217,9 @@ attempt_ids = st.sampled_from(["", "x", "y"])
 
 @st.composite
 def takes_in_order(draw: st.DrawFn) -> TakeInOrder:
-    """As brokers make them, and others: messages that are taken already, out of turn, in two groups."""
+    """Draws pops in order as brokers make them, and others: of two groups, of messages that are taken already, or out
+    of turn.
+    """
     start = draw(offsets)
     steps = st.sampled_from([Step.DELIVERED, Step.DELIVERED, Step.DELIVERED, Step.WAITS, *Step])
     groups = []
@@ -358,7 +361,9 @@ def test_a_snapshot_makes_the_state_again(history: list[Transition | Move]) -> N
 
 
 def test_a_snapshot_has_any_number_of_deliveries_of_one_pop() -> None:
-    """What was taken over from RocketMQ may be one: of a message each, with one time for all."""
+    """Deliveries that were taken over from RocketMQ can form one pop of any size, with one deadline for all
+    messages.
+    """
     count = 70_000
     state = State()
     for first in range(0, count, 1000):
@@ -412,7 +417,9 @@ def test_settled_deliveries_are_remembered_for_a_while_with_what_became_of_them(
 
 
 def test_deadlines_of_many_deliveries_in_one_transition_are_noted_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a snapshot has of a pop may be as large; the heap of deadlines is not made anew for each."""
+    """A snapshot can have as many deliveries of one pop, so the heap of deadlines must not be rebuilt for
+    each of them.
+    """
     made: list[int] = []
     monkeypatch.setattr(heapq, "heapify", lambda heap: made.append(len(heap)))
     state, count = State(), 5_000
@@ -452,7 +459,9 @@ def group_of(state: State, name: str) -> list[tuple[int, int, Step]]:
 
 
 def test_what_comes_again_begins_at_the_first_message_without_an_ack_and_has_the_acknowledged_ones_behind_it() -> None:
-    """The official suite's testFIFO_simple_receive_multi_nack: three are popped, the second and third acknowledged."""
+    """As in the official suite's testFIFO_simple_receive_multi_nack, later messages are acknowledged and an earlier one
+    is not.
+    """
     state = State()
     state.apply(in_order(PLACE, 7, 0, a=[*delivered(0, 1, 2, 3), *waits(5)]))
     state.apply(Settle(PLACE, tuple(DeliveryId(7, offset) for offset in (2, 3, 0))))
@@ -468,7 +477,7 @@ def test_a_message_group_is_free_when_no_delivery_of_its_batch_is_under_way() ->
     state = State()
     state.apply(in_order(PLACE, 7, 0, a=[*delivered(0, 1), *waits(2)], b=[*delivered(3), *waits(4)]))
     state.apply(Return(PLACE, (DeliveryId(7, 0),)))
-    state.apply(in_order(PLACE, 8, 5, a=delivered(0, attempt=2)))  # its second message is still under way
+    state.apply(in_order(PLACE, 8, 5, a=delivered(0, attempt=2)))  # the second message of this group is still under way
     assert set(state.queues[PLACE].under_way) == {1, 3}
     state.apply(Move(PLACE, DeliveryId(7, 1), is_dead_letter=True))
     assert state.take_released() == {PLACE}

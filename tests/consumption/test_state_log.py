@@ -37,7 +37,7 @@ def store_on(disk: MemoryFiles) -> MessageStore:
 
 
 def append(store: MessageStore, number: int = 0) -> None:
-    """A pop of one message of the queue with this number."""
+    """Appends the record of a pop of one message from queue `number`."""
     take = Take(place=Place("g", "t", number), pop=number, start=0, next=1, offsets=(0,), attempts=(1,))
     store.append_one(Record(STATE_TOPIC, transitions.encode([take])), 1, bytes(8))
 
@@ -64,7 +64,7 @@ def test_a_crash_while_a_snapshot_is_written_leaves_one_that_is_valid(call: int)
     for seed in range(3):
         left = disk.as_powerless(random.Random(seed)) if seed else disk.as_killed()
         found = StateLog(store_on(left), SNAPSHOT).read_snapshot()
-        assert found is not None and len(found.transitions) >= 4  # of two queues, two for each
+        assert found is not None and len(found.transitions) >= 4  # two queues, with two changes each
 
 
 def test_a_full_disk_leaves_both_snapshots() -> None:
@@ -101,7 +101,9 @@ def test_a_snapshot_is_due_after_so_much_of_the_log(monkeypatch: pytest.MonkeyPa
 
 
 def test_garbage_is_collected_after_a_reload_and_not_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a reload makes stays; searched again and again it takes two fifths of a start."""
+    """Objects that a reload makes stay alive, and searching them for garbage again and again would take two fifths of a
+    start.
+    """
     store = store_on(MemoryFiles())
     append(store)
     log, seen = StateLog(store, SNAPSHOT), list[bool]()
@@ -118,7 +120,7 @@ def test_garbage_is_collected_after_a_reload_and_not_meanwhile(monkeypatch: pyte
 
 
 def with_a_bad_sector(before_end: int) -> tuple[BadDisk, MessageStore, StateLog]:
-    """So many bytes before the end of the log, which no snapshot knows yet."""
+    """Makes a store with a bad sector that many bytes before the end of its log, in a part that no snapshot has yet."""
     disk = BadDisk()
     store = store_on(disk)
     log = StateLog(store, SNAPSHOT)
@@ -153,7 +155,7 @@ def test_a_snapshot_that_a_bad_sector_holds_up_is_written_when_it_is_mended() ->
 
 
 def timer(number: int) -> Record:
-    """Every seventh is the recall of the one before, and every eleventh says no time."""
+    """Every seventh record recalls the timer before it, and every eleventh has a time that is no number."""
     message = Record("t", b"body", properties={"UNIQ_KEY": f"{number:032X}"})
     made = waiting_record(message, 5000 + 100 * number, 1)
     if number % 7 == 6:
@@ -230,7 +232,9 @@ def test_timers_that_columns_cannot_tell_are_looked_at_one_by_one(monkeypatch: p
 
 
 def bad_sector_under(store: MessageStore, disk: MemoryFiles, log_offset: int) -> Path:
-    """The file; only this record is unreadable by itself, if it is no smaller than a sector and alone in it."""
+    """Makes a sector under this record unreadable, and returns the file; other records stay readable if they share no
+    sector with it.
+    """
     path = store.log.path(store.log.start_of(log_offset))
     disk.lose_sector(path, (log_offset - store.log.start_of(log_offset)) // SECTOR + 1)
     return path
@@ -260,13 +264,13 @@ def test_a_read_that_fails_leaves_what_is_behind_it(monkeypatch: pytest.MonkeyPa
 
 
 def large(of: Record) -> Record:
-    """Larger than two sectors, so that one of them is within it."""
+    """Makes the record larger than two sectors, so that one whole sector lies within it."""
     of.properties["large"] = "x" * 3 * SECTOR
     return of
 
 
 def of_each_kind(store: MessageStore, topic: str) -> None:
-    """A record of the topic, between a pop, its copy, a timer and a half message."""
+    """Appends a record to this topic, between records of all other kinds: pops, a copy, a timer and a half message."""
     half = Record("t", b"body", properties={"UNIQ_KEY": "1"})
     half = half_messages.half_message(half, client_id="c", first_check_ms=1, immunity_s=0)
     retry = "%RETRY%g+t"
@@ -323,7 +327,7 @@ def test_a_bad_sector_under_a_record_holds_up_what_needs_it(topic: str, again: b
 
 
 def test_what_is_read_again_has_what_readers_do_not_see_yet() -> None:
-    """On a SYNC_MASTER: its slave does not have these records yet."""
+    """The store is a SYNC_MASTER's, whose slave does not have these records yet."""
     store = store_on(disk := MemoryFiles())
     log = StateLog(store, SNAPSHOT)
     of_each_kind(store, HALF_TOPIC)
@@ -340,7 +344,9 @@ def test_what_is_read_again_has_what_readers_do_not_see_yet() -> None:
 
 @pytest.mark.parametrize("part", ["entry", "head"])
 def test_a_start_does_not_take_a_damaged_queue_for_a_damaged_log(part: str) -> None:
-    """Behind a damaged record the log goes on where the queue's entry says; behind a damaged entry it does not."""
+    """After a damaged record the log continues where the queue's next entry says, but after a damaged entry nothing
+    says where.
+    """
     store = store_on(disk := MemoryFiles())
     offsets = append_timers(store, 3)
     store.close()
@@ -381,7 +387,7 @@ def test_a_timer_that_cannot_be_read_is_in_snapshots_and_settled_by_what_the_log
 
 
 def test_what_a_start_has_read_is_in_the_next_snapshot() -> None:
-    """So that the start after it does not read it again."""
+    """The next snapshot contains what a start has read, so that the following start does not read it again."""
     store = store_on(MemoryFiles())
     for number in range(3):
         append(store, number)
@@ -397,7 +403,7 @@ def test_what_a_start_has_read_is_in_the_next_snapshot() -> None:
 def test_a_start_over_that_fails_leaves_no_snapshot_of_a_part_and_is_made_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """After a cut of a slave's log: the slave goes on when a read has failed."""
+    """A slave starts over after a cut of its log, and goes on even if a read fails meanwhile."""
     store = store_on(MemoryFiles())
     log = StateLog(store, SNAPSHOT)
     for number in range(4):
@@ -422,7 +428,7 @@ def test_a_start_over_that_fails_leaves_no_snapshot_of_a_part_and_is_made_again(
         assert log.unapplied_from == 0
         append(store, 4)
     store.queues.confirm_offset = store.end_offset
-    append(store, 5)  # which readers do not see yet
+    append(store, 5)  # readers do not see this record yet
     log.catch_up()
     assert log.unapplied_from is None
     store.queues.confirm_offset = None

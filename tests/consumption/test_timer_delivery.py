@@ -1,4 +1,4 @@
-"""Messages with a delivery time reach their topic once each, not before their time, through restarts and failures."""
+"""Each message with a delivery time reaches its topic once, and never early, through restarts and failures."""
 
 import asyncio
 import errno
@@ -76,7 +76,7 @@ class Timed:
         assert await puts.safe(puts.append_own(recalled), 60) is PutStatus.PUT_OK
 
     async def later(self, ms: int) -> None:
-        """What is due by then is delivered, by the broker's own task."""
+        """Moves the clock by `ms`, and waits until the broker's own task has delivered everything that is due."""
         self.now_ms += ms
         self.node.consumption.timer_delivery.loop.wake()
         await until(self.nothing_is_due, "all that is due is delivered")
@@ -91,7 +91,7 @@ class Timed:
         return bodies_in(b"".join(found.records)) if found else []
 
 
-START = 2_000_000_000_000  # in the future, for a broker that has just started and still has the real clock
+START = 2_000_000_000_000  # in the future, because a broker that has just started still uses the real clock
 
 
 @asynccontextmanager
@@ -114,7 +114,7 @@ async def test_messages_arrive_at_their_time_in_the_order_of_their_times(tmp_pat
         assert metrics["rocketsim_timers"] == 3.0
         await one.later(1)
         assert one.received() == [b"a", b"b"]
-        await one.later(4001)  # its time has come: its second is over in 999 ms
+        await one.later(4001)  # the time of c has come, but the second that contains it ends in 999 ms
         assert one.received() == [b"a", b"b"]
         await one.later(999)
         assert (one.received(), one.timers.count) == ([b"a", b"b", b"c"], 0)
@@ -154,7 +154,7 @@ async def test_a_recalled_message_does_not_come(tmp_path: Path) -> None:
         for _ in range(2):
             await one.recall("b")
         await one.recall("never sent")
-        await one.recall("c", in_ms=9000)  # another time: another message
+        await one.recall("c", in_ms=9000)  # a recall with another time means another message
         await one.later(9000)
         assert (one.received(), one.timers.count) == ([b"a", b"c"], 0)
 
@@ -248,7 +248,7 @@ async def test_a_restart_neither_loses_nor_doubles(tmp_path: Path, kept: bool) -
 
 
 def dying(one: Timed, dies: Callable[[Transition], bool]) -> None:
-    """From the first transition for which `dies` is true on, the state topic takes nothing."""
+    """The state topic accepts no record from the first change on for which `dies` is true."""
     writer = one.node.consumption.writer
     append, dead = writer.append, []
 
@@ -268,7 +268,7 @@ def dying(one: Timed, dies: Callable[[Transition], bool]) -> None:
 async def test_a_crash_within_a_batch_neither_loses_nor_doubles(
     tmp_path: Path, of: type[Transition], delivered: int, kept: bool
 ) -> None:
-    """A kill between COPYING, the copies, and COPIED, as the log has it afterwards."""
+    """The log is left as a kill between COPYING, the copies and COPIED leaves it."""
     async with timed(tmp_path) as one:
         dying(one, lambda change: isinstance(change, of))
         await one.send(b"a", b"b", b"c")
@@ -370,7 +370,8 @@ async def test_a_bad_sector_behind_copying_keeps_messages_waiting_for_a_minute_a
     tmp_path: Path, caplog: Any, monkeypatch: pytest.MonkeyPatch, bad: str
 ) -> None:
     monkeypatch.setattr(timer_delivery, "READ_BYTES", 100)  # a record at a time
-    for pause in ("LONGEST_SLEEP_S", "AFTER_TROUBLE_S"):  # of the broker's own task, which leaves all to the test
+    # The broker's own task sleeps that long, so only the test delivers.
+    for pause in ("LONGEST_SLEEP_S", "AFTER_TROUBLE_S"):
         monkeypatch.setattr(master_loop, pause, 3600.0)
     real = CommitLog.read
     async with timed(tmp_path) as one:
@@ -421,7 +422,7 @@ async def test_a_broker_that_takes_no_more_writes_delivers_no_more_of_what_is_du
 
         def then_the_end_comes(queues: Iterable[Queue]) -> None:
             if not one.received() or (STATE_TOPIC, 0) not in queues:
-                return  # the batch is complete with its record of the state
+                return  # this write holds the record that completes the batch
             seen.append(len(one.received()))
             if end == "fenced":
                 one.node.mastership.newer_epoch(999, "a promoted slave")
@@ -449,7 +450,7 @@ async def test_a_promoted_slave_delivers_what_its_master_has_not(tmp_path: Path)
         await one.send(b"d", in_ms=1000)
         one.now_ms += 1000
         with pytest.raises(DiskFull):
-            await master.consumption.timer_delivery.deliver_due()  # the copy of d, and nothing behind it
+            await master.consumption.timer_delivery.deliver_due()  # appends the copy of d, but no record after it
         await until(lambda: slave.store.end_offset == master.store.end_offset, "the slave has it")
         other = Timed(slave, one.now_ms)
         await until(lambda: other.timers.rebuilding() == one.timers.rebuilding(), "the slave knows it")
@@ -478,7 +479,7 @@ HOURS = {"delete_when": ";".join(map(str, range(24))), "file_reserved_time": 1, 
 
 
 async def expire(one: Timed) -> None:
-    """As often as it takes until what was moved is known to be on the disk."""
+    """Expires files as often as needed until the moves are known to be on disk."""
     for _ in range(3):
         await one.node.retention.delete_expired()
         one.node.store.flush()
@@ -598,7 +599,7 @@ async def test_nothing_expires_that_only_unflushed_records_have_moved(tmp_path: 
 
 
 async def test_a_clean_stop_says_where_a_real_rocketmq_goes_on(tmp_path: Path) -> None:
-    """Also if the disk cannot read the message that waits there."""
+    """The stop writes this position even if the disk cannot read the message that waits there."""
 
     def unreadable(log_offset: int) -> bytes:
         raise BAD_SECTOR
@@ -628,9 +629,10 @@ async def test_no_file_is_made_without_messages_that_have_waited(tmp_path: Path)
 
 @pytest.mark.parametrize("stopped_before", [False, True])
 async def test_what_a_real_rocketmq_has_delivered_does_not_come_again(tmp_path: Path, stopped_before: bool) -> None:
-    """It has put the first three into its wheel, and delivered what was due in the second before `read until`.
+    """RocketMQ has put the first three messages into its wheel of timers, and has delivered those that were due in the
+    second before `read until`.
 
-    A broker that stops before it has read that leaves it to the next start.
+    A broker that stops before it has read RocketMQ's position leaves that to its next start.
     """
     async with timed(tmp_path) as one:
         await one.send(b"delivered")
@@ -652,7 +654,7 @@ async def test_what_a_real_rocketmq_has_delivered_does_not_come_again(tmp_path: 
 
 
 async def test_what_was_delivered_before_a_clean_stop_comes_again_if_that_was_cut_off_the_log(tmp_path: Path) -> None:
-    """The slave that was promoted meanwhile had not heard of it, nor has it delivered it."""
+    """The slave that was promoted meanwhile had not heard of the delivery, and has not delivered the message itself."""
     async with timed(tmp_path) as one:
         await one.send(b"a")
         end = one.node.store.end_offset

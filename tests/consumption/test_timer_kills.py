@@ -17,7 +17,9 @@ from tests.support.brokers import bodies_in, name_server, running
 
 
 async def killed(batches: int, *arguments: object) -> None:
-    """A broker that took all messages, and was killed after so many batches, or in the next one."""
+    """Runs a broker until it has taken all messages and delivered so many batches, and kills it then or in the next
+    batch.
+    """
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "tests.consumption.timing_broker", *map(str, arguments)),
         cwd=ROOT,

@@ -1,4 +1,4 @@
-"""The state of timers equals a plain model; its bytes, and the records of messages with a delivery time."""
+"""The state of timers equals a plain model; tests its bytes, and the records of messages with a delivery time."""
 
 import tracemalloc
 from array import array
@@ -21,7 +21,9 @@ SECONDS = st.integers(1, 4)
 
 
 class Settling(NamedTuple):
-    """Of the n-th timers that there were; also ones that are settled, or of another second."""
+    """Settles timers by their numbers, counted from the first; some are settled already, or belong to
+    another second.
+    """
 
     second: int
     numbers: list[int]
@@ -36,7 +38,7 @@ changes = st.lists(
 
 
 def placed(given_changes: list[Timer | Settling | Copying]) -> list[Timer | Copied | Copying]:
-    """The changes with log offsets in order."""
+    """Gives the timers log offsets in rising order."""
     found: list[Timer | Copied | Copying] = []
     for number, change in enumerate(given_changes):
         match change:

@@ -32,7 +32,9 @@ def run(*words: str | Path, **more: Any) -> subprocess.CompletedProcess[str]:
 
 
 def tool(name: str, package: str) -> str:
-    """The path of a program, of this Python's environment or the machine's; without it the test is skipped."""
+    """Returns the path of a program, from this Python's environment or from the machine; skips the test if there is
+    none.
+    """
     found = shutil.which(name, path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     if found is None:
         pytest.skip(f"no {name} here: {package}")
@@ -70,10 +72,11 @@ async def test_the_health_check_says_who_serves(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_buildah_makes_the_image_and_its_broker_is_healthy(tmp_path: Path) -> None:
-    """From the image of ROCKETSIM_BASE_IMAGE, or from Docker's registry."""
+    """The base image is ROCKETSIM_BASE_IMAGE, or one from Docker's registry."""
     base = os.environ.get("ROCKETSIM_BASE_IMAGE", "docker.io/library/python:3.13-slim")
     storage = ("--root", tmp_path / "images", "--runroot", tmp_path / "run")
-    own = () if "ROCKETSIM_BASE_IMAGE" in os.environ else storage  # what a test pulls goes with the test
+    # images that the test pulls are deleted with the test's folder
+    own = () if "ROCKETSIM_BASE_IMAGE" in os.environ else storage
     buildah = (tool("buildah", "apt-get install buildah"), *own)
     environment = os.environ | {"BUILDAH_ISOLATION": "chroot", "STORAGE_DRIVER": "vfs"}
 

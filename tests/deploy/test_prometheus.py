@@ -17,7 +17,7 @@ from tests.support.prometheus import needs_prometheus, running_prometheus
 pytestmark = [pytest.mark.cluster, pytest.mark.long, needs_prometheus]
 
 VARIABLES = {"$cluster": "DefaultCluster", "$broker": ".*", "$topic": ".*", "$group": ".*", "$__rate_interval": "10s"}
-# What a healthy pair has nothing of.
+# queries that find nothing in a healthy pair
 MAY_BE_EMPTY = (
     "rocketsim_calls_refused_total",
     "rocketsim_sends_refused_total",
@@ -110,7 +110,7 @@ def test_each_alert_fires_and_clears_while_a_pair_is_hurt(watched: Watched, tmp_
     watched.work()
 
     def clear() -> None:
-        """Nothing fires any more, once all groups have settled all messages."""
+        """Settles all messages for all groups, and waits until no alert fires any more."""
 
         def is_clear() -> bool:
             for group in ("readers", "workers"):
@@ -130,7 +130,7 @@ def test_each_alert_fires_and_clears_while_a_pair_is_hurt(watched: Watched, tmp_
         seen.update(alerts)
 
     with running_prometheus(tmp_path / "prometheus", watched.targets, quick_rules()) as prometheus:
-        fire("RocketSimConsumerLagAge")  # nobody goes on with the messages
+        fire("RocketSimConsumerLagAge")  # no consumer goes on with the messages
         clear()
 
         with Producer(watched.name_server) as producer, Consumer(watched.name_server, "workers", "orders") as consumer:
@@ -163,5 +163,6 @@ def test_each_alert_fires_and_clears_while_a_pair_is_hurt(watched: Watched, tmp_
         master.start(brokerId=1, brokerRole="SLAVE")
         clear()
 
-    not_hurt = {"RocketSimClockStepped", "RocketSimMetricsCut"}  # only a test's clock steps, and promtool tests both
+    # only promtool tests these two, because a real clock does not step here
+    not_hurt = {"RocketSimClockStepped", "RocketSimMetricsCut"}
     assert seen == {rule["alert"] for rule in rules()} - not_hurt

@@ -69,7 +69,7 @@ def test_a_worker_acknowledges_what_it_has_done_and_gives_back_the_rest(
     send(pair, topic, {"id": 1}, {"no": "id"}, {"id": 2})
     with Program(tmp_path, command("worker.py", pair.name_server, topic)) as program:
         wait_until(lambda: len(program.lines) >= 3, "all orders")
-        pair.wait_for_lag("workers", topic, 1)  # the one that has failed waits for its next delivery
+        pair.wait_for_lag("workers", topic, 1)  # the failed message waits for its next delivery
         lines = ended(program)
     assert {"order 1 is packed", "order 2 is packed"} <= set(lines)
     assert any("has failed: KeyError('id')" in line for line in lines)

@@ -59,7 +59,9 @@ def test_a_name_server_listens_where_its_configuration_says_and_writes_its_addre
 
 
 def test_a_process_that_is_started_again_gets_its_port_when_that_is_free(processes):
-    """So that a test does not fail when another process has it for a while."""
+    """`wait_until_ready` starts the process again while another process has its port, so that no test fails because of
+    that.
+    """
     server = processes.start_namesrv()
     port = server.port
     assert server.stop() == 0
@@ -91,7 +93,7 @@ def test_a_name_server_collects_garbage_when_it_has_imported_its_parts():
 
 
 def test_what_a_test_run_starts_does_not_outlive_it(tmp_path):
-    """Not even if the test run is killed and cannot clean up."""
+    """Servers end with their test run, even if that is killed and cannot clean up."""
     program = (
         "import os, signal, sys\n"
         "from pathlib import Path\n"

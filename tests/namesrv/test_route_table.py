@@ -11,7 +11,7 @@ def broker(name="broker-a", broker_id=0, address="host:1", **more):
 
 
 def pair(table, now_ms=0, epoch=0):
-    """A master with a topic and its slave, each by its own connection."""
+    """Registers a master with a topic and its slave, each over a connection of its own."""
     assert table.register(broker(topics=ORDERS, epoch=epoch), "master's", now_ms) == ""
     assert table.register(broker(broker_id=1, address="host:2", epoch=epoch), "slave's", now_ms) == ""
 

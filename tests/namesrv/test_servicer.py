@@ -151,10 +151,10 @@ async def test_a_newer_epoch_is_told_at_once_to_every_broker_of_its_name(tmp_pat
             reply = await told.read()
             assert (reply.newest_epoch, reply.refused) == (5, "")
             assert [member.address for member in reply.members] == ["127.0.0.1:3", "127.0.0.1:2"]
-        # The next answer is that of the next registration: nobody was told twice, and none of another name.
+        # The next answer belongs to the next registration: no broker was told twice, and none of another name was told.
         assert "epoch 5" in (await register(replaced, registration())).refused
         assert (await register(other, registration(address="127.0.0.1:9", broker_name="broker-b"))).newest_epoch == 1
-        # Who was refused is told so again, not that it is registered now.
+        # A broker that was refused is told so again, and not that it is registered now.
         await register(slave, registration(1, "127.0.0.1:2", epoch=6))
         again = await replaced.read()
         assert again.newest_epoch == 6 and "epoch 5" in again.refused
@@ -212,7 +212,7 @@ async def test_a_registration_that_makes_no_sense_is_refused(tmp_path, broken, s
 
 @pytest.mark.parametrize("name", [EVIL, "../../etc", "t" * 128, ""])
 async def test_topics_with_names_that_no_broker_takes_get_no_route(tmp_path, caplog, name):
-    """The broker's others do: RocketMQ's own store may have such a topic."""
+    """The broker's other topics get a route.  RocketMQ's own store may have such a topic."""
     async with name_server(tmp_path) as channel:
         stub = NameServerStub(channel)
         stream = stub.RegisterBroker()
@@ -224,7 +224,7 @@ async def test_topics_with_names_that_no_broker_takes_get_no_route(tmp_path, cap
 
 
 async def test_topics_with_more_queues_than_a_broker_makes_get_no_route(tmp_path, caplog):
-    """A client would make an object of each."""
+    """A client would create an object for each queue."""
     huge = TopicConfig(topic_name="t", read_queue_nums=2**31 - 1, write_queue_nums=2**31 - 1)
     async with name_server(tmp_path) as channel:
         stub = NameServerStub(channel)

@@ -72,6 +72,6 @@ print(Watch.asked, "pandas" in sys.modules)
 
 
 def test_rows_are_written_and_read_without_pandas() -> None:
-    """It takes 0.4 s of CPU and 42 MB in each of Spark's workers, where it is installed."""
+    """Where pandas is installed, its import would take 0.4 s of CPU and 42 MB in each of Spark's workers."""
     ran = subprocess.run([sys.executable, "-c", READS_AND_WRITES], capture_output=True, text=True, env=os.environ)
     assert (ran.returncode, ran.stdout.split()) == (0, ["False", "False"]), ran.stderr

@@ -120,7 +120,7 @@ def test_damage_is_found_where_the_plain_decoder_finds_it(batch: list[bytes], da
             return
         with pytest.raises(RecordError) as found:
             Records.walk(damaged).check()
-        assert found.value.at >= error.at  # a size that does not chain is noticed before what is inside earlier records
+        assert found.value.at >= error.at  # a wrong record size is noticed before an error inside an earlier record
         sizes_chain = _chains(bytes(damaged))
         if sizes_chain:
             assert found.value.at == error.at

@@ -81,7 +81,7 @@ def test_rows_come_once_in_order_and_in_pieces_of_at_most_so_many_bytes(
         assert found.to_pylist() == bodies[piece]
         total = sum(map(len, bodies[piece]))
         assert total <= most_bytes or len(found) == 1
-        if piece.stop < len(bodies):  # one row more would have been too much
+        if piece.stop < len(bodies):  # one more row would have exceeded the limit
             assert total + len(bodies[piece.stop]) > most_bytes
         at = piece.stop
     assert at == len(bodies)

@@ -79,7 +79,7 @@ def test_records_of_very_many_queues_are_left_to_python():
 
 
 def places_of(*properties: bytes) -> tuple[Any, Any, Any]:
-    """The arguments (data, starts, sizes) for these encoded properties."""
+    """Returns the arguments (data, starts, sizes) for these encoded properties."""
     sizes = np.array([len(one) for one in properties])
     return np.frombuffer(b"".join(properties), np.uint8), np.cumsum(sizes) - sizes, sizes
 

@@ -22,7 +22,7 @@ def test_json_is_read_as_json_reads_it(value):
 
 @given(values)
 def test_the_reader_for_what_is_no_json_reads_json_alike(value):
-    """Every value below a key without quotes is read by the slow reader."""
+    """Because the key has no quotes, the slow reader reads the whole value."""
     assert loose_json.loads("{0 : " + json.dumps(value) + " }") == {"0": value}
 
 

@@ -33,7 +33,7 @@ def test_a_frame_is_read_as_it_was_written(header, body, form):
 
 
 def test_a_header_of_the_java_client_is_read():
-    """Recorded from RocketMQ 5.5.0's name server: the order of names varies, and a null is nothing."""
+    """In headers recorded from RocketMQ 5.5.0's name server the order of names varies, and a null counts as absent."""
     header = (
         b'{"code":0,"extFields":{"queueId":"3","n":7,"yes":true,"none":null},"flag":1,"language":"JAVA","opaque":42,'
         b'"remark":"FOUND","serializeTypeCurrentRPC":"JSON","version":513}'

@@ -8,7 +8,7 @@ from rocketsim_proto.records.record import Record, encode
 
 from tests.support.sql_filters import Outcomes
 
-# Text behind the end of an expression: RocketMQ ignores it, and selects by what stands before it.
+# RocketMQ ignores text after the end of an expression, and selects by the part before that text.
 IGNORED_BY_ROCKETMQ = {"a LIKE 'a%'", "a = 5)", "a-b = 5"}
 LETTERS = {"t": True, "f": False, "n": False, "e": False}
 
@@ -28,7 +28,7 @@ def test_messages_are_selected_as_rocketmq_selects_them():
             with pytest.raises(sql_filter.SqlFilterInvalid):
                 sql_filter.parse(text)
         else:
-            # Around it, so that what is false, unknown and failed are told apart.
+            # The expression is also negated and tested for NULL, so that false, unknown and failed are told apart.
             assert selected(text, measured.rows) == [LETTERS[one] for one in outcome], text
             assert selected(f"NOT ({text})", measured.rows) == [one == "f" for one in outcome], text
             assert selected(f"({text}) IS NULL", measured.rows) == [one == "n" for one in outcome], text

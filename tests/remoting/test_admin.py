@@ -1,5 +1,5 @@
-"""A broker answers the requests of mqadmin and RocketMQ's dashboard.  A scripted client sends them here, and the real
-tools in `interop`.
+"""A broker answers the requests of mqadmin and RocketMQ's dashboard.  Here a scripted client sends the requests; the
+tests in `interop` use the real tools.
 """
 
 import json
@@ -125,7 +125,7 @@ async def test_messages_are_found_by_key_by_id_and_by_their_place(tmp_path: Path
         assert await client.refused(view, offset=offset, topic="other") == ResponseCode.QUERY_NOT_FOUND
 
 
-# What clusterList, brokerStatus and the dashboard read; without one of them a line of theirs is missing.
+# The keys that clusterList, brokerStatus and the dashboard read: without one of them a line of their output is missing.
 READ_BY_TOOLS = {
     *("brokerVersionDesc", "brokerActive", "putTps", "getTransferredTps", "sendThreadPoolQueueSize"),
     *("pullThreadPoolQueueSize", "sendThreadPoolQueueHeadWaitTimeMills", "pullThreadPoolQueueHeadWaitTimeMills"),

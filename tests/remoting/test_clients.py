@@ -135,7 +135,7 @@ async def test_a_pull_that_waits_passes_over_what_its_condition_leaves_out(tmp_p
         header, _ = await client.pull("orders", 1, **given)
         assert header.code == ResponseCode.PULL_NOT_FOUND
         waiting = asyncio.create_task(client.pull("orders", 1, suspendTimeoutMillis=60_000, **given))
-        await asyncio.sleep(0)  # its request is sent before the messages
+        await asyncio.sleep(0)  # the pull's request is sent before the messages
         await client.send("orders", b"0", price="0")
         await client.send("orders", b"2", price="2")
         async with asyncio.timeout(PATIENCE_S):

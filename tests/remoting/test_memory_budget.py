@@ -43,7 +43,7 @@ async def test_a_cancelled_request_takes_nothing_and_the_next_one_continues() ->
     assert budget.taken_bytes == 9
     third = asyncio.create_task(budget.take(5))
     await asyncio.sleep(0)
-    budget.give_back(6)  # it is let in, and cancelled in the same turn
+    budget.give_back(6)  # the third task gets its bytes, and is cancelled in the same turn
     third.cancel()
     await asyncio.wait([third])
     assert budget.taken_bytes == 3

@@ -55,7 +55,7 @@ async def test_a_message_is_seen_when_its_producer_commits(tmp_path: Path) -> No
         assert await visible(client) == []
         await client.call(RequestCode.END_TRANSACTION, **outcome(sent, UNKNOWN, offset_in(sent)))
         assert open_transactions(node) == 1, "its producer does not know yet"
-        for _ in range(2):  # the second one finds it ended in the same way
+        for _ in range(2):  # the second call finds the transaction ended in the same way
             await client.call(RequestCode.END_TRANSACTION, **outcome(sent, COMMIT, offset_in(sent)))
         assert await visible(client) == [b"half"]
         late = outcome(sent, ROLLBACK, offset_in(sent))

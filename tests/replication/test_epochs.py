@@ -10,7 +10,7 @@ from tests.support.memory_files import MemoryFiles
 
 
 def test_starts_count_up_and_a_promotion_is_above_any_number_of_them():
-    stale = EpochList.of((301, 0))  # as numbers were before promotions counted by themselves
+    stale = EpochList.of((301, 0))  # an epoch number from the time before promotions had a count of their own
     promoted = stale.begin(stale.next(promotion=True), 10)
     assert promoted.last == PROMOTION
     for end in range(20, 1020):
@@ -162,12 +162,12 @@ def test_a_damaged_epoch_file_stops_the_broker(tmp_path, text):
     "epoch, epoch_id, log_offset, passed",
     [
         (1, 11, 100, True),
-        (1, 11, 101, False),  # behind the fork: somebody else's history
+        (1, 11, 101, False),  # beyond the fork, where this epoch belongs to another broker's history
         (1, 12, 100, False),
-        (1, 0, 100, True),  # of a time without ids
-        (2, 22, 100, False),  # the replaced master started again
+        (1, 0, 100, True),  # an epoch from the time before epochs had ids
+        (2, 22, 100, False),  # begun by the replaced master when it started again
         (PROMOTION, 33, 200, True),
-        (PROMOTION + 1, 44, 200, True),  # nothing was appended in it before the next start
+        (PROMOTION + 1, 44, 200, True),  # nothing was appended in this epoch before the next start
         (PROMOTION + 1, 44, 201, False),
         (PROMOTION + 2, 55, 1 << 40, True),  # the last one goes on
         (2 * PROMOTION, 66, 0, False),
@@ -183,11 +183,11 @@ def test_what_belongs_to_a_logs_history(epoch, epoch_id, log_offset, passed):
     "epoch, epoch_id, end",
     [
         (1, 11, 100),
-        (1, 12, 0),  # of the same number, begun by somebody else
+        (1, 12, 0),  # an epoch with the same number that another broker began
         (1, 0, 100),
-        (2, 22, 100),  # the replaced master started again
+        (2, 22, 100),  # begun by the replaced master when it started again
         (PROMOTION, 33, 200),
-        (PROMOTION + 1, 44, 200),  # nothing was appended in it before the next start
+        (PROMOTION + 1, 44, 200),  # nothing was appended in this epoch before the next start
         (PROMOTION + 2, 55, None),  # it goes on
         (PROMOTION + 3, 66, None),  # not heard of
     ],

@@ -71,7 +71,7 @@ async def test_a_flush_from_before_a_cut_counts_for_nothing():
         waits = asyncio.create_task(flusher.wait(100))
         await begun(log)
         log.go_on.set()
-        while log.flushed_offset < 100:  # the thread is done; the loop has not heard of it
+        while log.flushed_offset < 100:  # the thread has flushed, but the event loop does not know yet
             threading.Event().wait(0.001)
         log.end_offset = log.flushed_offset = 40
         assert flusher.flushed_offset == 40

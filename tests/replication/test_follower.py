@@ -27,7 +27,7 @@ TEN = record(b"123456")  # 10 bytes
 
 
 def follower(tmp_path, log, *epochs, cuts=None):
-    """`cuts` gets the cuts of the log."""
+    """Returns a follower and its epoch file; `cuts` collects the cuts of the log."""
     file = EpochFile(tmp_path / "epochs.json", 0)
     file.save(EpochList.of(*epochs))
     hears = cuts if cuts is None else SimpleNamespace(log_will_be_cut=lambda end_offset: None, log_cut=cuts.append)
@@ -99,7 +99,7 @@ def test_bytes_are_cut_before_the_newer_epoch_is_adopted(tmp_path):
     log.truncate = dies
     with pytest.raises(KeyboardInterrupt):
         slave.welcome(reply((100, 0), (200, 10), end=50, resume=10, tail=TEN))
-    assert str(file.epochs) == "100@0"  # else the forked bytes would pass for the new master's after a restart
+    assert str(file.epochs) == "100@0"  # otherwise, after a restart, the forked bytes would pass for the new master's
 
 
 @pytest.mark.parametrize("fails", ["the epochs", "the rest of the cut"])
@@ -136,7 +136,7 @@ def test_a_cut_that_has_not_begun_is_no_cut(tmp_path):
 
 
 def test_a_slave_that_forked_off_before_its_masters_minimum_keeps_its_tail_and_starts_over(tmp_path):
-    """Found by the simulation."""
+    """The simulation has found this case, in which the slave's log forks before the first offset of the master's."""
     log, cuts = MemoryLog(TEN * 9), []
     slave, _ = follower(tmp_path, log, (100, 0), cuts=cuts)
     slave.welcome(reply((100, 0), (200, 20), first=40, end=70, resume=40))

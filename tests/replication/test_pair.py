@@ -62,7 +62,7 @@ async def test_a_slave_between_two_tries_tries_at_once_when_it_hears_that_the_ma
 
 
 async def test_a_slave_that_hears_during_a_try_that_the_master_is_back_tries_again_at_once(tmp_path):
-    """The try may have begun before, and wait for packets that were lost."""
+    """The current try may have begun before the master was back, and wait for packets that were lost."""
     tries = []
 
     def fails(address, options):
@@ -81,7 +81,7 @@ async def test_a_slave_that_hears_during_a_try_that_the_master_is_back_tries_aga
 
 
 async def test_a_slave_gives_up_a_try_and_a_connection_on_which_nothing_comes(tmp_path):
-    """Instead of after the 20 s and the hours of gRPC and TCP."""
+    """Left to gRPC and TCP, a try would take 20 s, and a dead connection would stay for hours."""
     opened = []
 
     def open_channel(address, options):
@@ -99,7 +99,7 @@ async def test_a_slave_gives_up_a_try_and_a_connection_on_which_nothing_comes(tm
 
 
 async def test_a_slave_that_was_stopped_follows_nobody(tmp_path):
-    """A promotion asks it whether its master still answers."""
+    """A candidate for promotion asks the slave whether its master still answers, and a stopped slave must say no."""
     master, slave = Node(MemoryLog(), tmp_path / "m", 0), Node(MemoryLog(), tmp_path / "s", 1)
     async with master.serving():
         async with slave.following(master):
@@ -170,7 +170,7 @@ async def test_an_append_notifies_the_sender_only_when_a_frame_is_full(tmp_path)
             return next_message(now)
 
         stream.transfer.next_message = counted
-        master.put(b"one")  # from now on the sender waits for the gather's time instead of the heartbeat's
+        master.put(b"one")  # from now on the sender waits to gather bytes, and not for the next heartbeat
         await until(lambda: looks)
         await turns()
         looks.clear()
@@ -301,7 +301,7 @@ async def test_a_slave_whose_next_bytes_expire_while_it_is_slow_starts_over_at_t
     levels = AckLevels(sync_master=False, sync_flush=True)
     window = TransferSettings(frame_bytes=1000, in_flight_bytes=1000)
     master = Node(MemoryLog(), tmp_path / "m", 0, levels=levels, transfer=window)
-    # It flushes when asked only: the handshake waits for a flush that runs, which here would be for ten seconds.
+    # The slave flushes only when asked: a handshake waits for a flush that runs, and here a flush can take ten seconds.
     slave = Node(MemoryLog(), tmp_path / "s", 1, flush_interval_s=3600)
     flush, may_flush = slave.log.flush, threading.Event()
     slave.log.flush = lambda: may_flush.wait(60) and flush()
@@ -453,7 +453,7 @@ def ack(offset, epoch=1):
 
 
 async def acknowledge_all(call):
-    """Acknowledges each message with log bytes, also those that have come already, until it is cancelled."""
+    """Acknowledges each message with log bytes, including messages that came earlier, until the task is cancelled."""
     while (message := await call.read()) is not grpc.aio.EOF:
         if message.HasField("log"):
             await call.write(ack(message.log.commit_log_offset + len(message.log.data)))
@@ -554,7 +554,7 @@ async def test_a_bad_refill_is_refused_and_leaves_the_log_as_it_was(tmp_path, fr
         assert await ended(call) is STATUS.INVALID_ARGUMENT
         assert details in await call.details()
         assert master.log.data == record(b"a") and not master.broker.joined
-        assert await master.master.begin_epoch() == 2  # the lost tail stays lost, the master is not
+        assert await master.master.begin_epoch() == 2  # the lost tail stays lost, but the master starts
 
 
 async def test_an_ack_before_its_bytes_were_sent_never_counts(tmp_path):
@@ -580,7 +580,8 @@ async def test_an_ack_of_an_older_epoch_does_not_count(tmp_path):
         await master.master.begin_epoch()
         await call.write(ack(end, epoch=1))
         assert (await call.read()).handshake.epochs[-1].epoch == 2
-        await call.write(pb.SlaveMessage(offsets=Metadata()))  # what came before it has been read then
+        # once this message is handled, the ack before it was read, too
+        await call.write(pb.SlaveMessage(offsets=Metadata()))
         await until(lambda: master.broker.handed_back)
         assert master.acks.confirm_offset == 0
         await call.write(ack(end, epoch=2))
@@ -611,7 +612,9 @@ async def test_a_master_whose_disk_fails_a_read_says_so_and_its_slave_tries_agai
     view_log = master.log.view_log
 
     def told() -> bool:
-        """At some attempt: where a write of the slave fails first, gRPC replaces the master's reason by its own."""
+        """Returns whether the master's reason was logged at some attempt: if a write of the slave fails first, gRPC
+        replaces that reason.
+        """
         return any("lost: UNAVAILABLE the disk refuses" in line and "commitlog/0" in line for line in caplog.messages)
 
     def view(offset, size):
@@ -637,7 +640,7 @@ async def test_a_master_whose_disk_fails_a_read_says_so_and_its_slave_tries_agai
     ],
 )
 async def test_a_slave_that_is_refused_does_not_end_the_stream_of_one_with_its_id(tmp_path, stranger):
-    """It tries again and again."""
+    """A refused slave tries again and again, and must not disturb the other one."""
     master, slave = Node(MemoryLog(), tmp_path / "m", 0), Node(MemoryLog(), tmp_path / "s", 1)
     async with master.serving(), slave.following(master):
         await until(lambda: master.acks.tracker.is_slave_available(0))
@@ -713,7 +716,7 @@ async def test_an_answer_that_a_change_has_overtaken_takes_nothing_back(tmp_path
     monkeypatch.setattr(master.master, "GetMetadata", answer_late)
     async with master.serving(), slave.following(master):
         await asked.wait()
-        await until(lambda: slave.broker.applied == [master.broker.snapshot])  # which opens the stream
+        await until(lambda: slave.broker.applied == [master.broker.snapshot])  # then the stream opens
         slave.broker.applied.clear()
         master.broker.snapshot = metadata(8, complete=True)
         master.master.streams.publish(metadata(8))
@@ -723,7 +726,7 @@ async def test_an_answer_that_a_change_has_overtaken_takes_nothing_back(tmp_path
         counters = [getattr(applied, table).counter for applied in slave.broker.applied]
         assert set(counters) == {8}
 
-        # And the other way round: a change on its way for longer than an answer.
+        # The reverse case: a change is under way for longer than an answer.
         master.broker.snapshot = metadata(10, complete=True)
         await until(lambda: getattr(slave.broker.applied[-1], table).counter == 10)
         for counter in (9, 11):
@@ -737,7 +740,8 @@ async def test_an_answer_that_a_change_has_overtaken_takes_nothing_back(tmp_path
 async def test_a_master_met_again_may_be_at_an_older_version(tmp_path):
     master, slave = Node(MemoryLog(), tmp_path / "m", 0), Node(MemoryLog(), tmp_path / "s", 1, slave=QUICK)
     async with master.serving(), slave.running():
-        for counter in (7, 3):  # a promoted one, or one whose file was put back
+        # the lower version is that of a promoted master, or of one whose file was restored from a backup
+        for counter in (7, 3):
             master.broker.snapshot = Metadata(topics_version=DataVersion(counter=counter), complete=True)
             async with slave.following(master):
                 await until(lambda at=counter: slave.broker.applied[-1:] == [master.broker.snapshot])
@@ -766,7 +770,8 @@ async def test_more_offsets_than_fit_into_a_message_are_handed_back_in_several(t
         assert {len(part.consumer_offsets) for part in master.broker.handed_back} == {OFFSETS_A_MESSAGE}
         available = functools.partial(master.acks.tracker.is_slave_available, 0)
         await until(available)
-        while await master.put_and_wait() is not PutStatus.PUT_OK:  # it may be lost again while it is busy with so many
+        # the slave may be lost again while it handles so many changes
+        while await master.put_and_wait() is not PutStatus.PUT_OK:
             await until(available)
 
 

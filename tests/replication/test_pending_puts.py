@@ -1,4 +1,4 @@
-"""The two waits of table D4, without a clock."""
+"""Table D4's two waits of a put, tested without a clock."""
 
 import gc
 
@@ -141,7 +141,9 @@ def test_a_wait_ends_before_the_callers_deadline_does(left_s, expected):
 
 
 def commit(levels, *, log=1000, named=None, sequence=7, timeout=60.0):
-    """(replica, metadata) of a commit of change 7 in a log that ends at 1000, when the slave has that much of both."""
+    """Returns the waits (replica, metadata) of a commit with number 7 in a log that ends at 1000; the slave has `log`
+    and `named` of these.
+    """
     tracker = Tracker(fall_behind_max=500)
     if log is not None:
         slave = tracker.join(1, "host:1", 0, 1000)
@@ -178,7 +180,7 @@ def test_a_commits_wait_ends_with_the_time_that_it_may_wait():
 
 @pytest.mark.parametrize(("named", "expected"), [(7, OK), (6, None), (None, NONE)])
 def test_what_a_change_of_users_waits_for_in_any_mode(named, expected):
-    """For a slave's tables alone, however far behind its log is."""
+    """A change of users waits only for a slave's tables, however far behind the slave's log is."""
     tracker = Tracker(fall_behind_max=500)
     slave = tracker.join(1, "host:1", 0, 1000)
     tracker.ack(slave, 0, 1000)

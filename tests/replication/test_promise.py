@@ -48,7 +48,7 @@ def test_who_promises_what(facts: dict[str, object], why: str) -> None:
 
 def test_a_promise_is_over_when_its_candidate_says_so() -> None:
     assert is_over(ASKED, 1, 0) and is_over(ASKED, 1, 2 * PROMOTION)
-    assert not is_over(ASKED, 1, PROMOTION)  # it is about to be promoted
+    assert not is_over(ASKED, 1, PROMOTION)  # the candidate is about to be promoted
     assert not is_over(ASKED, 0, 0)  # it was
 
 

@@ -25,7 +25,7 @@ from testbed.polling import until
 from tests.support.brokers import put, running, small_config
 from tests.support.rocketmq_master import HaPort, scripted_master
 
-# All tables that a slave asks for, with something else in their place.
+# The answers with all tables that a slave asks for; tests fill in what replaces each %s.
 METADATA = b'{"topicConfigTable":%s,"subscriptionGroupTable":%s,"offsetTable":%s,"table":%s}'
 SLAVE: dict[str, Any] = {
     "broker_role": BrokerRole.SLAVE,
@@ -36,7 +36,7 @@ SLAVE: dict[str, Any] = {
 
 
 async def log_of(root: Path, *bodies: bytes, records: int = 1) -> bytes:
-    """The log of a broker that got these messages, each `records` times."""
+    """Returns the log of a broker that got each of these messages `records` times."""
     async with running(root) as node:
         for body in bodies:
             await put(node, "t", *[body] * records)
@@ -155,7 +155,7 @@ async def test_it_copies_the_whole_log_and_resumes_and_takes_metadata(tmp_path: 
         reports = len(ha.reports)
         async with slave(tmp_path / "s", address) as node:
             await until(lambda: len(ha.reports) > reports + 1, "it follows again")
-            assert 0 < ha.end_offset - ha.reports[reports] <= 1 << 20  # it asks for the tail only
+            assert 0 < ha.end_offset - ha.reports[reports] <= 1 << 20  # the slave asks only for the end of the log
             await has(node, ha)
             assert all(one <= ha.end_offset for one in ha.reports)
 
@@ -226,7 +226,7 @@ async def test_another_log_at_the_same_address_changes_nothing(
             ha.log = bytearray(mine)
             await until(node.replication.slave.is_following, "it follows its master again")
         ha.log = bytearray(other)
-        async with slave(tmp_path / "empty", address) as node:  # as the refusal advises
+        async with slave(tmp_path / "empty", address) as node:  # starts with an empty store, as the refusal advises
             await has(node, ha)
 
 

@@ -1,4 +1,4 @@
-"""A master decides when to send log bytes to its slave.  The clock is an argument."""
+"""A master decides when to send log bytes to its slave.  The tests give it the time as an argument."""
 
 from math import inf
 
@@ -138,7 +138,7 @@ def test_a_large_snapshot_is_several_messages_of_which_the_last_has_the_sequence
 
 
 def test_one_record_may_always_be_under_way_however_large(tmp_path, monkeypatch):
-    """No part of it is acknowledged before its end has arrived; nothing else is sent beside it."""
+    """No part of a record is acknowledged before its end has arrived, and nothing else is sent meanwhile."""
     monkeypatch.setattr(f"{__name__}.SETTINGS", TransferSettings(frame_bytes=400, in_flight_bytes=1000))
     log, transfer = joined(tmp_path, sync_master=True)
     for size in (100, 5000, 90, 3000, 10):
@@ -159,7 +159,7 @@ def test_one_record_may_always_be_under_way_however_large(tmp_path, monkeypatch)
 
 
 def test_only_the_sender_reads_the_log_and_once_for_each_ack_of_a_full_window(tmp_path, monkeypatch):
-    """`next_call` is asked after every append: a slow slave or a bad sector must not delay a put."""
+    """`next_call` is called after every append, where a slow slave or a bad sector must not delay a put."""
     monkeypatch.setattr(f"{__name__}.SETTINGS", TransferSettings(frame_bytes=400, in_flight_bytes=1000))
     log, transfer = joined(tmp_path, sync_master=True)
     reads = []

@@ -21,7 +21,7 @@ KEYED = [("KEYS", "k"), ("UNIQ_KEY", "u")]
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A store that was closed cleanly, and a copy of it, which stands for the other broker's."""
+    """Returns a store that was closed cleanly, with a copy beside it that stands for the other broker's store."""
     store = open_store(tmp_path / "store")
     put(store, "topic", [n % 3 for n in range(COUNT)], [b"x" * 300] * COUNT, properties=KEYED)
     store.tick(NOW)
@@ -118,7 +118,9 @@ def test_a_file_size_that_differs_from_the_configuration_is_cured_by_correcting_
 
 
 class BadSector(Files):
-    """Under what is that file now; another file of its name lies elsewhere."""
+    """Makes the file that is now at this path unreadable; a new file of that name is readable, because it lies
+    elsewhere.
+    """
 
     def __init__(self, path: Path) -> None:
         self._inode = path.stat().st_ino
@@ -144,7 +146,7 @@ def test_a_log_file_on_a_bad_sector_is_taken_from_the_other_broker(root: Path) -
 
 
 class BadDisk(Files):
-    """Which reads, and writes no more to the log under that folder."""
+    """A disk that can be read, but while `is_bad` one kind of write to the log in this folder fails."""
 
     def __init__(self, root: Path, call: str) -> None:
         self.is_bad = False
@@ -166,7 +168,7 @@ class BadDisk(Files):
 
 @pytest.mark.parametrize("call", ["pwrite", "fdatasync"])
 def test_a_store_whose_disk_fails_again_at_the_start_goes_on_on_another_disk(root: Path, call: str) -> None:
-    """What was written before the first failure is in the page cache only, and is read from there."""
+    """Records written before the first failure are only in the page cache, and are read from there."""
     disk = BadDisk(root / "commitlog", "fdatasync")
     store = open_store(root, disk)
     put(store, "topic", 0, [b"in doubt"])

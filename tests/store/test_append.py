@@ -146,7 +146,7 @@ def test_a_failed_append_leaves_nothing_and_the_next_one_works(part, file, numbe
 
 
 def after_power_losses(disk):
-    """What stores have that are opened on what 20 power losses leave of this disk."""
+    """Returns the bodies in each of the stores that 20 power losses leave of this disk."""
     disk.switched_off()
     return [bodies(open_store(ROOT, disk.as_powerless(random.Random(seed)))) for seed in range(20)]
 
@@ -226,7 +226,7 @@ def test_all_of_a_large_refused_batch_is_taken_back_when_a_smaller_one_is_refuse
     disk = MemoryFiles()
     store = open_store(ROOT, disk)
     disk.fail("pwrite", errno.EIO, matching="consumequeue")
-    for _ in range(2):  # the zeroes of the first one, and those that the second one begins with
+    for _ in range(2):  # fails the zeroing of the first refused batch, and the one that the second batch begins with
         disk.fail("pwrite", errno.EIO, nth=2, matching="commitlog")
     for count in (5, 1):
         with pytest.raises(ServiceNotAvailable):

@@ -50,7 +50,7 @@ def test_a_start_that_cannot_read_the_log_says_where_and_changes_nothing(clean: 
     filled(disk := MemoryFiles(), clean=clean)
     disk = killed(disk)
     for name in disk.names(ROOT / "consumequeue/topic/0"):
-        disk.remove(ROOT / "consumequeue/topic/0" / name)  # so that all of the log is read
+        disk.remove(ROOT / "consumequeue/topic/0" / name)  # without queues a start reads the whole log
     disk.bad = (FIRST_FILE, 2000)
     before = {name: disk.read(ROOT / "commitlog" / name) for name in disk.names(ROOT / "commitlog")}
     with pytest.raises(ReadFailed, match=rf"{FIRST_FILE} cannot be read at \d+: Input/output error"):

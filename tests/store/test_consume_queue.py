@@ -108,7 +108,7 @@ def test_putting_what_is_there_writes_nothing(disk):
         (40, bytes(20), 2),  # a hole
         (40, b"\xff" * 20, 2),
         (48, bytes(4), 2),  # no size
-        (40, (500).to_bytes(8, "big"), 2),  # a record before the one of the entry before
+        (40, (500).to_bytes(8, "big"), 2),  # a record that lies before the previous entry's record
         (40, (END).to_bytes(8, "big"), 2),  # behind the log
         (0, bytes(20), 0),
     ],

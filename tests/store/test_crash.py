@@ -56,9 +56,10 @@ class Run:
         self.now_ms = NOW
         self.accepted: list[bytes] = []  # everything in the log, in order
         self.in_doubt: list[bytes] = []  # a put that the crash interrupted
-        self.flushed = 0  # of `accepted`, known to be on disk
+        self.flushed = 0  # how many of `accepted` are known to be on disk
         self.unsure = (
-            False  # whether all of `accepted` is there: a truncation, or a start after a failed sync, was cut off
+            # whether the end of `accepted` may be missing, because a truncation or a start was interrupted
+            False
         )
 
     def step(self, step: tuple) -> None:
@@ -71,7 +72,7 @@ class Run:
             self.start_after_a_failed_sync()
 
     def start_after_a_failed_sync(self) -> None:
-        """The store says that it writes nothing more, the broker is started again, and memory gives up some pages."""
+        """Starts the store again after it has refused all writes, and drops some pages from memory."""
         self.files.heal()
         store, self.store = self.store, None
         if store is not None:
@@ -87,10 +88,10 @@ class Run:
         found = bodies(self.store)
         assert found == self.accepted[: len(found)] and len(found) >= self.flushed, self.store.recovery
         self.accepted, self.unsure = found, False
-        self.flushed = len(found)  # it says so: the flushed offset is the end
+        self.flushed = len(found)  # the store's flushed offset is the end of its log
 
     def fail_sync(self, nth: int, part: float) -> None:
-        """One of the next syncs fails; a part of the data is on disk."""
+        """Makes one of the next syncs fail, after which only a part of its data is on disk."""
         self.files.fail("fdatasync", errno.EIO, nth=nth, part=part)
 
     def put(self, queue_id: int, count: int, size: int) -> None:
@@ -122,7 +123,8 @@ class Run:
             self.unsure = False
 
     def restart(self) -> None:
-        self.store.disk.check()  # a sync may have failed in what goes on without it, the index
+        # raises if a sync has failed that does not stop the store, for example that of the index
+        self.store.disk.check()
         self.store.close()
         self.store = None
         self.flushed = len(self.accepted)
@@ -163,7 +165,7 @@ def test_everything_flushed_survives_a_crash_at_any_call(script, crash_at, seed,
     disk = run.files
     disk = disk.power_loss(chance) if power else disk.kill()
     written = len(run.accepted) if not power and not run.unsure else run.flushed
-    # The next start may be interrupted, too.
+    # A crash may interrupt the next start, too.
     disk.stop_at = chance.randint(1, 60)
     try:
         found = bodies(open_store(ROOT, disk))
@@ -176,7 +178,7 @@ def test_everything_flushed_survives_a_crash_at_any_call(script, crash_at, seed,
         disk, run.flushed = disk.kill(), written
     store = open_store(ROOT, disk)
     run.check(store)
-    # What a crash left goes on as if nothing had been.
+    # A store that a crash left goes on as if nothing had happened.
     run.accepted = bodies(store)
     run.in_doubt = []
     run.store, run.files = store, disk
@@ -236,8 +238,9 @@ def test_what_a_recovery_found_is_on_disk_before_it_counts_as_flushed(seed):
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("matching", ["commitlog/", "consumequeue", "index", "queues.json", "flushed"])
 def test_what_a_failed_sync_left_off_the_disk_is_written_again_before_it_counts_as_flushed(matching, seed):
-    """S1: recovery finds the data in the page cache, on pages that the kernel calls clean: a sync does not write
-    them."""
+    """After a failed sync the page cache still has the data, on pages that the kernel calls clean: recovery finds the
+    data, but another sync would not write it.
+    """
     disk = MemoryFiles()
     store = open_store(ROOT, disk)
     keyed = [("KEYS", "k"), ("UNIQ_KEY", "u")]
@@ -249,15 +252,15 @@ def test_what_a_failed_sync_left_off_the_disk_is_written_again_before_it_counts_
     with pytest.raises(FlushFailed):
         store.flush()
     store.close()
-    disk = disk.kill()  # and started again on the same machine
+    disk = disk.kill()  # a kill and a restart on the same machine
     store = open_store(ROOT, disk)
     put(store, "topic", [0, 1, 2], [b"c" * 300] * 3, properties=keyed)
-    assert store.flush() == store.end_offset  # SYNC_FLUSH would say OK
+    assert store.flush() == store.end_offset  # SYNC_FLUSH would answer OK
     killed = disk.kill()
     store = open_store(ROOT, killed.power_loss(random.Random(seed)))
     assert len(bodies(store)) == 42
     check_sound(store)
-    # The same when it was closed cleanly, which is believed without a look.
+    # The data also survives a clean stop, after which a start trusts the store without a check.
     store = open_store(ROOT, disk := disk.kill())
     store.close()
     store = open_store(ROOT, disk.power_loss(random.Random(seed)))
@@ -267,8 +270,9 @@ def test_what_a_failed_sync_left_off_the_disk_is_written_again_before_it_counts_
 
 
 def test_a_log_that_starts_over_begins_at_the_masters_minimum_only_with_its_queues():
-    """A slave whose empty log begins there already is sent no queue's floor again: a queue whose messages have all
-    expired would begin at 0."""
+    """A slave whose empty log begins there already is not sent the queues' lowest offsets again, so a queue whose
+    messages have all expired would begin at 0.
+    """
     begun = 0
     for call in range(1, 100):
         disk = MemoryFiles()
@@ -347,7 +351,9 @@ def test_a_disk_that_fails_again_refuses_the_start_and_names_file_and_offset(cal
 
 
 def test_a_store_of_rocketmqs_counts_as_flushed_up_to_the_file_that_its_checkpoint_names():
-    """It has no flushed offset: what it had flushed 3 s before its checkpoint's time is trusted, as RocketMQ does."""
+    """Such a store has no flushed offset, so everything stored 3 s before its checkpoint's time counts as flushed, as
+    it does for RocketMQ.
+    """
     disk = MemoryFiles()
     store = open_store(ROOT, disk)
     for number in range(40):
@@ -372,7 +378,7 @@ def test_a_store_of_rocketmqs_counts_as_flushed_up_to_the_file_that_its_checkpoi
 
 @pytest.mark.parametrize("call", range(1, 40))
 def test_a_crash_while_a_store_is_made_leaves_one_that_opens(call):
-    """The flushed offset is there with its first value or not at all."""
+    """The file of the flushed offset either has its first value or does not exist."""
     for seed in range(3):
         disk = MemoryFiles()
         disk.stop_at = call
@@ -533,7 +539,7 @@ def test_a_start_with_another_file_size_is_refused_for_one_file_whatever_is_flus
 
 @pytest.mark.parametrize("size", OTHER_SIZES)
 def test_the_file_that_retention_leaves_refuses_another_size_too(size):
-    """It deletes a file once something of the next one is flushed."""
+    """Retention deletes a log file only once a part of the next file is flushed."""
     store = open_store(ROOT, disk := MemoryFiles(), file_reserved_time_h=72)
     while store.end_offset <= LOG_FILE:
         put(store, "topic", 0, [b"x" * 900], now_ms=FOUR - 100 * HOUR)
@@ -567,7 +573,7 @@ def test_a_power_loss_while_the_first_file_is_made_leaves_a_store_that_opens(cal
 @pytest.mark.parametrize("size", OTHER_SIZES)
 @pytest.mark.parametrize("clean", [True, False])
 def test_a_start_of_a_store_of_rocketmqs_with_another_file_size_deletes_no_file_that_was_allocated_ahead(clean, size):
-    """Without a flushed offset, too."""
+    """The start is refused even without a flushed offset, and changes nothing."""
     store = in_many_files(disk := MemoryFiles())
     ahead = behind_the_log(disk)
     if clean:

@@ -15,7 +15,7 @@ ROOT = Path("/store")
 DOCUMENT = Path(__file__).parents[2] / "docs/replication.md"
 EXAMPLES = {"no room": errno.ENOSPC, "no handle (EMFILE)": errno.EMFILE, "the file is gone": errno.ENOENT}
 COMPOSED = {"write_atomically", "read_synced", "discard"}  # of the others
-UNJUDGED = {"close", "lock"}  # before and after the store
+UNJUDGED = {"close", "lock"}  # calls before and after the life of a store
 
 CALLS: dict[str, Callable[[Disk], Any]] = {
     "open": lambda disk: disk.open(ROOT),

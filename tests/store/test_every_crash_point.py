@@ -27,13 +27,13 @@ from tests.support.stores import (
 
 ROOT = MemoryPath("/store")
 STEPS = 14
-POWER_LOSSES = 3  # of each call; another part of what was not synced is left each time
-PARTS = 6  # of a script's calls, each a test of its own; all run the whole script
+POWER_LOSSES = 3  # power losses tried at each call; each one leaves another part of the data that was not synced
+PARTS = 6  # tests of each script: all run the whole script, and each crashes at other calls
 WEIGHTS = {"append": 9, "flush": 3, "flush_all": 3, "tick": 2, "cut": 2, "restart": 1, "delete_topic": 1}
 
 
 class Script:
-    """`part`: the first call in which the store dies; then every `PARTS`-th one."""
+    """The store first dies in call number `part`, and then in every `PARTS`-th call."""
 
     def __init__(self, seed: int, part: int) -> None:
         self.disk = MemoryFiles()
@@ -42,10 +42,10 @@ class Script:
         self._calls = 0
         self._now_ms = NOW
         self._chance = random.Random(seed)
-        self._accepted: list[bytes] = []  # what is in the log, in order
-        self._doubtful: list[bytes] = []  # of an append that is under way
-        self._flushed = 0  # of what was accepted, known to be on disk
-        self._kept = 0  # by a cut that is under way, at least
+        self._accepted: list[bytes] = []  # all records in the log, in order
+        self._doubtful: list[bytes] = []  # records of an append that is under way
+        self._flushed = 0  # how many of the accepted records are known to be on disk
+        self._kept = 0  # the least that a cut under way keeps
         self._cutting = False
         self._topics = 0
         self.disk.before = self._crash_here
@@ -95,7 +95,8 @@ class Script:
         self._store = open_store(ROOT, self.disk)
 
     def delete_topic(self) -> None:
-        self._topics += 1  # the records of the old one stay, its queues go: they are no replay of the log any more
+        # the old topic's records stay but its queues go, so the queues no longer equal a replay of the log
+        self._topics += 1
         delete_topic(self._store, f"T{self._topics - 1}")
 
     # --- crashes --------------------------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ def checkpoint(disk: MemoryFiles) -> Checkpoint:
 
 
 def noted(disk: MemoryFiles) -> int:
-    """The flushed offset that a power loss leaves, whatever it takes of what is not synced."""
+    """Returns the lowest flushed offset that any of several power losses leaves."""
     notes = []
     for seed in range(8):
         file = FlushedOffset(disk.as_powerless(random.Random(seed)), ROOT / "rocketsim/flushed")
@@ -58,7 +58,7 @@ def noted(disk: MemoryFiles) -> int:
 
 
 def test_the_note_of_the_flushed_offset_is_on_disk_a_second_later():
-    """Below it damage is not taken for a torn end."""
+    """Damage below the flushed offset is not taken for a torn end of the log."""
     store = open_store(ROOT, disk := MemoryFiles())
     for second in range(1, 5):
         put(store, "topic", 0, [b"x" * 300])
@@ -128,7 +128,7 @@ def test_a_failed_sync_of_anything_stops_the_store(call, matching, error, caplog
 
 @pytest.mark.parametrize("cut", ["truncate", "start_over"])
 def test_a_failed_sync_in_a_cut_stops_the_store(cut):
-    """Any of its syncs: a failed sync of a cut is no safer than one of a flush."""
+    """Each sync of a cut can fail, and that is no safer than a failed sync of a flush."""
     failed = 0
     for nth in range(1, 30):
         disk = MemoryFiles()
@@ -167,7 +167,7 @@ def test_a_failed_sync_in_a_cut_stops_the_store(cut):
     ],
 )
 def test_a_cut_that_an_error_interrupts_can_be_done_again_or_stops_the_store(cut, call, error):
-    """Whatever the error: records appended behind what is left of a cut would lie among those that were cut."""
+    """After any error, records appended to what a cut has left would lie among records that were cut."""
 
     def act(store, offset):
         if cut == "truncate":
@@ -215,7 +215,7 @@ def test_a_cut_that_an_error_interrupts_can_be_done_again_or_stops_the_store(cut
 
 @pytest.mark.parametrize("matching", ["consumequeue", "commitlog"])
 def test_a_sync_that_found_no_handle_is_tried_again(matching, caplog):
-    """The sync was not tried, so nothing is in doubt, and nothing counts as flushed that is not."""
+    """The sync itself was not tried, so no data is in doubt, and only flushed data counts as flushed."""
     disk = MemoryFiles()
     store = open_store(ROOT, disk)
     put(store, "topic", 0, [b"a"])
@@ -355,7 +355,7 @@ def test_a_sync_that_fails_in_a_tick_stops_the_store_and_not_the_process(error, 
     put(store, "topic", 0, [b"a"], properties=[("KEYS", "k")])
     put(store, "deleted", 0, [b"a"])
     disk.fill()
-    delete_topic(store, "deleted")  # where its queues go on is written with a later tick
+    delete_topic(store, "deleted")  # a later tick writes where the deleted topic's queues go on
     disk.make_room()
     fault = disk.fail("fdatasync", error, matching=matching)
     for minute in range(3):

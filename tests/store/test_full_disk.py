@@ -39,7 +39,7 @@ def keys(store: MessageStore) -> int:
 
 @pytest.mark.parametrize("room", range(0, 12))
 def test_a_store_reads_ticks_and_flushes_on_a_full_disk(room: int) -> None:
-    """However little room is left."""
+    """The store does all of this however little room is left."""
     disk = MemoryFiles()
     store = filled(disk)
     disk.make_room(room * PAGE)
@@ -128,7 +128,7 @@ def test_a_store_opens_on_a_full_disk(end: str, seed: int) -> None:
     assert len(bodies(store)) == 33
     assert len(queue_bodies(store, "topic", 0)) == 13
     check_sound(store)
-    # It was not closed now, whether or not there was room to say so.
+    # This time the store was not closed, and a start must know that even if the disk had no room for a note of it.
     disk = disk.kill()
     store = open_store(ROOT, disk)
     assert not store.recovery.clean
@@ -158,7 +158,7 @@ def test_a_start_that_has_no_room_for_the_queue_of_the_last_record_before_a_kill
     disk = MemoryFiles()
     store = filled(disk)
     disk.fill()
-    disk.stop_at = disk.calls + 2  # the record is written, its queue is not there yet
+    disk.stop_at = disk.calls + 2  # dies after the record is written and before its queue exists
     with pytest.raises(PowerCut):
         put(store, "new", 0, [b"y"])
     disk = disk.kill()
@@ -213,11 +213,11 @@ def test_a_cut_on_a_full_disk_happens_or_leaves_what_can_be_cut_again(cut: str, 
 
 @pytest.mark.parametrize("powerless", [False, True])
 def test_a_queue_goes_on_behind_what_a_full_disk_has_deleted(powerless: bool) -> None:
-    """There is no room to write how far the queues are on disk, and their records are deleted from the log."""
+    """The disk has no room to note how far the queues are flushed, and retention deletes their records from the log."""
     disk = MemoryFiles()
     store = open_store(ROOT, disk, file_reserved_time_h=1, disk_max_used_space_ratio=1)
     put(store, "old", 0, [b"x"])
-    flush_thoroughly(store)  # the last that can be noted
+    flush_thoroughly(store)  # the last flush that the disk has room to note
     put(store, "old", [0] * 3, [b"x"] * 3)
     put(store, "topic", [0] * 30, [b"x" * 300] * 30)
     store.flush()

@@ -30,7 +30,7 @@ def host_text(host: bytes) -> str:
 
 
 def check(store: MessageStore) -> None:
-    """Compares everything that RocketMQ's own code reads from it."""
+    """Compares everything that RocketMQ's own code reads from this store."""
     queues = 0
     for line in golden_dump():
         if line["kind"] == "message":

@@ -1,4 +1,4 @@
-"""The index, which is written in batches, has RocketMQ's bytes, equal to one entry at a time."""
+"""The index is written in batches, and has the bytes that RocketMQ would write one entry at a time."""
 
 import errno
 import random
@@ -67,12 +67,12 @@ def test_batches_make_the_bytes_that_one_by_one_makes(batches):
         assert [hit for hit, *_ in file.find(code, everything())] == [
             row[1] for row in reversed(plain) if row[0] == code
         ]
-    # Made again from its entries, as after a crash.
+    # The file is rebuilt from its entries, as after a crash.
     files.overwrite(file.path, 40, b"\xff" * SLOTS * 4)
     again = IndexFile(files, OpenFiles(files), file.path, SLOTS, ENTRIES)
     assert again.load() is None and again.repair(0) is None
     assert files.read(file.path) == one_by_one(plain)
-    # Cut back, as if the rest had never been.
+    # The file is cut back, as if the later entries had never been there.
     keep = [row for row in plain if row[1] < offset // 2]
     if keep:
         again.truncate(offset // 2, keep[-1][2])
@@ -149,7 +149,7 @@ def test_batches_that_are_indexed_together_make_what_each_by_itself_makes():
     indexes = []
     for tick_each in (True, False):
         store = open_store(ROOT, disk := MemoryFiles(), mapped_file_size_commit_log=100_000)
-        for number in range(40):  # over the ends of log files; a batch of 80 is not just a few
+        for number in range(40):  # the batches cross the ends of log files, and some have more than a few records
             keys = [("UNIQ_KEY", f"U{number}"), ("KEYS", f"k{number} all"), ("TAGS", "T")]
             put(store, "topic", 0, [b"x" * 200] * (1, 80, 2, 3, 90)[number % 5], properties=keys[number % 2 :])
             if tick_each:
@@ -184,8 +184,9 @@ class CountingFiles(MemoryFiles):
 
 
 def file_of_one_key(count: int, *, other_code: int = 5) -> tuple[CountingFiles, IndexFile]:
-    """`count` entries of hash 4, each a second and 100 bytes of log after the one before; every 10,000th is
-    followed by one of another hash."""
+    """Makes an index file of `count` entries with hash 4, each a second and 100 bytes of log after the previous one;
+    every 10,000th entry has another hash.
+    """
     files = CountingFiles()
     files.make_directory(ROOT)
     file = IndexFile(files, OpenFiles(files), ROOT / "20261120", SLOTS, 2 * count)
@@ -216,8 +217,9 @@ def test_a_time_long_ago_is_found_without_walking_to_it():
 
 
 def test_a_search_goes_on_where_it_stopped_whatever_lies_between():
-    """A key with many newer messages in its chain, and a hash that is rare: each search reads a bounded number of
-    entries, and all are found in the end."""
+    """One key has many newer messages in its chain, and one hash is rare: each search reads a bounded number of
+    entries, and repeated searches find all.
+    """
     files, file = file_of_one_key(10**6)
     found, before, questions = [], 2**63 - 1, 0
     while True:
@@ -274,8 +276,9 @@ def test_in_small_steps_everything_is_found_once(entries, code, budget, until):
     [("a", 0, 0)] * 19 + [("a", 1, 0), ("a", 0, 1)], [0.0, 0.0]
 )  # the last one is older than its file's first time
 def test_a_search_finds_all_of_a_time_although_store_times_fall_within_the_margin(messages, between):
-    """As in logs of earlier versions, and of RocketMQ: by no more than the margin is a message older than one in front
-    of it."""
+    """In logs of earlier versions, and of RocketMQ, a message can be older than the one before it, by no more than the
+    margin.
+    """
     store, stored, at_ms = open_store(ROOT, MemoryFiles()), [], NOW
     for key, passed_ms, behind_ms in messages:
         at_ms += passed_ms
@@ -298,7 +301,7 @@ def test_a_question_says_where_to_go_on(monkeypatch):
         put(store, "topic", 0, [b"x"], properties=[("KEYS", "k"), ("UNIQ_KEY", f"U{number}")], now_ms=NOW + number)
     offsets = [one.commit_log_offset for one in records_of(store)][::-1]
     assert store.key_search("topic", "k", 64, 0, 2 * NOW).run() == (offsets[:64], offsets[63])
-    # All of these are in the first second of their index files, so that each is read to know its time.
+    # All of these entries are in the first second of their index files, so each entry is read to know its time.
     monkeypatch.setattr(key_search, "BUDGET", 8 * 2048)
     assert store.key_search("topic", "k", 150, 0, NOW + 149).run() == (offsets[150:], None)
     monkeypatch.setattr(key_search, "BUDGET", 500)
@@ -336,7 +339,7 @@ def test_the_index_can_be_switched_off():
 
 
 def test_an_index_file_that_was_made_again_does_not_count_as_synced():
-    """A crash soon after its making leaves it as it was written, and the next start looks at it."""
+    """A crash soon after a file was made again leaves an unsynced file, and the next start checks that file."""
     for seed in range(20):
         disk = MemoryFiles()
         store = open_store(ROOT, disk)
@@ -377,8 +380,9 @@ def all_are_found(store) -> bool:
 
 @pytest.mark.parametrize("first", range(0, 40, 20))
 def test_every_key_is_found_after_any_power_losses(first):
-    """Whatever part of what was not synced is left: a file without the end of the one before it, slots without their
-    entries, a file that was deleted."""
+    """A power loss can leave any part of the unsynced data: a file without the end of the one before it, slots without
+    their entries, or a deleted file.
+    """
     for seed in range(first, first + 20):
         chance, disk, now_ms = random.Random(seed), MemoryFiles(), NOW
         store = open_store(ROOT, disk)
@@ -397,7 +401,7 @@ def test_every_key_is_found_after_any_power_losses(first):
 
 
 def test_every_index_file_is_looked_at_after_a_power_loss_before_the_first_thorough_flush():
-    """Of three files that were written since, the oldest has its header on disk, and not its entries."""
+    """Of three files written since then, the oldest has its header on disk, but not its entries."""
     disk, directory = MemoryFiles(), ROOT / "index"
     store = open_store(ROOT, disk)
     while len(names := disk.names(directory)) < 3:
@@ -412,7 +416,7 @@ def test_every_index_file_is_looked_at_after_a_power_loss_before_the_first_thoro
 
 
 def test_a_first_entry_that_a_power_loss_has_taken_is_made_again():
-    """It is of the record at log offset 0, and zeros look like an entry of that."""
+    """The first entry belongs to the record at log offset 0, and zeros look like such an entry."""
     disk, directory = MemoryFiles(), ROOT / "index"
     store = open_store(ROOT, disk)
     put(store, "topic", 0, [b"body"], properties=[("KEYS", "a")])

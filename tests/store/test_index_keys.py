@@ -89,7 +89,9 @@ def test_parts_are_put_in_their_order():
 
 
 def _ending_in_min_value(prefix: str, key: str) -> str:
-    """A key that makes Java's hash of both -2^31: what is missing is made up in base 31 by seven characters."""
+    """Extends `key` by seven characters, the digits of the missing value in base 31, so that Java's hash of prefix and
+    key is -2^31.
+    """
     missing = (-(2**31) - tags_code(prefix + key) * 31**7) % 2**32
     units = [40] * 7
     missing = (missing - sum(40 * 31**n for n in range(7))) % 2**32

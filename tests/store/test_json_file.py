@@ -1,4 +1,4 @@
-"""The configuration files: RocketMQ's unquoted keys, strict JSON, and reading after a crash or damage."""
+"""Configuration files can be read with RocketMQ's unquoted keys, as strict JSON, and after a crash or damage."""
 
 import random
 from pathlib import Path
@@ -96,7 +96,7 @@ def test_rocketmqs_files_have_no_name_of_ours_in_them():
 
 
 def with_its_directory() -> MemoryFiles:
-    """As a store creates it when it opens."""
+    """Returns a disk with the file's directory, as a store creates it when it opens."""
     disk = MemoryFiles()
     disk.make_directory(PATH.parent)
     disk.sync_directory(PATH.parent.parent)
@@ -122,7 +122,9 @@ def test_a_crash_while_saving_leaves_the_old_or_the_new_content(call):
 
 @pytest.mark.parametrize("seed", range(20))
 def test_what_was_read_after_a_kill_is_not_taken_back_by_a_power_loss(seed):
-    """A killed process may have renamed without syncing the directory; the next one acts on what it reads."""
+    """A killed process may have renamed the file without syncing the directory, and the next process acts on what it
+    reads.
+    """
     disk = with_its_directory()
     JsonFile(PATH, disk).save({"role": "SLAVE"})
 

@@ -1,4 +1,4 @@
-"""Walking the chain of record sizes gives the same result in runs as record by record."""
+"""Checking the chain of record sizes in runs gives the same result as checking record by record."""
 
 import numpy as np
 from hypothesis import given

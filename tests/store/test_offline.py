@@ -18,7 +18,7 @@ FILE_SIZE = 1 << 20
 FIRST_LOG_FILE = "commitlog/00000000000000000000"
 LAST_LOG_FILE = "commitlog/00000000000004194304"
 END = 4739572  # of the golden log
-INDEX = "index/20261120102928642"  # of 1,000 slots, 3,222 entries
+INDEX = "index/20261120102928642"  # has 1,000 slots and 3,222 entries
 SLOTS_AT, ENTRIES_AT = 40, 40 + 1000 * 4
 PLAIN = "consumequeue/golden_plain/0/00000000000000000000"
 
@@ -166,7 +166,7 @@ def test_damage_is_named_with_its_file_and_place(
     store: Path, damage: Callable[[Path], object], expected: list[tuple[Severity, str, int]]
 ) -> None:
     damage(store)
-    # A record that is gone from the log also leaves its queue with a hole, which is told behind it.
+    # A record that is missing in the log also leaves a hole in its queue, which is reported after it.
     assert found(store)[: len(expected)] == expected
 
 

@@ -44,7 +44,7 @@ def test_what_is_searched_for_is_found_wherever_pieces_part(path: Path, data: by
     ("file", "position"),
     [
         ("commitlog/00000000000000000000", 346),
-        ("commitlog/00000000000004194304", (1 << 20) - 1),  # in the zeros behind the end
+        ("commitlog/00000000000004194304", (1 << 20) - 1),  # in the zeros after the end of the log
         ("consumequeue/golden_plain/0/00000000000000000000", 100),
         ("index/20261120102928642", 40 + 4000 + 20),
     ],
@@ -62,7 +62,7 @@ def test_a_bad_sector_is_an_error_that_names_file_and_position(
 
     monkeypatch.setattr(os, "pread", failing)
     if looks is dump and file.startswith("index"):
-        assert list(dump(store))  # which does not look there
+        assert list(dump(store))  # `dump` does not read the index
         return
     with pytest.raises(ReadFailed, match=rf"{file} cannot be read at \d+: Input/output error"):
         list(looks(store))

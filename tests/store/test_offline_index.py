@@ -32,7 +32,9 @@ def fill(root: Path, **changes) -> None:
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory) -> Path:
-    """Several index files of 19 entries; four entries a message, so that some records have entries in two files."""
+    """Makes several index files of 19 entries; a message has four entries, so some records have entries in
+    two files.
+    """
     root = tmp_path_factory.mktemp("filled")
     fill(root)
     return root
@@ -75,13 +77,15 @@ def test_as_many_slots_as_there_are_by_default_are_found_out(tmp_path):
 
 @settings(max_examples=60)
 @given(number=st.integers(0, FILES - 1), at=st.integers(0, LARGEST - 1), mask=st.integers(1, 255))
-@example(number=1, at=88, mask=11)  # the first entry's hash, of a record that has entries in the file before, too
+# changes the hash of a file's first entry, whose record also has entries in the file before
+@example(number=1, at=88, mask=11)
 def test_no_byte_of_the_index_can_change_unnoticed(filled, tmp_path_factory, number, at, mask):
     root = copy_of(filled, tmp_path_factory.getbasetemp() / "changed")
     path = index_files(root)[number]
     content = bytearray(path.read_bytes())
     used = HEADER_SIZE + SLOTS * SLOT_SIZE + HEADER.unpack_from(content)[5] * ENTRY_SIZE
-    assume(at < used and not 0 <= at - HEADER_SIZE - SLOTS * SLOT_SIZE < ENTRY_SIZE)  # entry zero means nothing
+    # entry zero means nothing, so its bytes may change
+    assume(at < used and not 0 <= at - HEADER_SIZE - SLOTS * SLOT_SIZE < ENTRY_SIZE)
     content[at] ^= mask
     path.write_bytes(content)
     assert path.name in [name for name, _ in findings(root)]

@@ -1,4 +1,4 @@
-"""Only their owner may read the files of a store with access control.  Without it, the umask decides."""
+"""Only their owner may read the files of a store with access control.  Without access control the umask decides."""
 
 import logging
 import os
@@ -25,7 +25,7 @@ def umask() -> Iterator[None]:
 
 
 def modes(root: Path) -> dict[str, int]:
-    """Of everything in it, and of itself."""
+    """Returns the mode of the folder and of everything in it."""
     return {
         str(path.relative_to(root)): stat.S_IMODE(path.lstat().st_mode) for path in (root, *sorted(root.rglob("*")))
     }
@@ -58,7 +58,7 @@ async def test_a_store_without_access_control_has_the_modes_that_the_umask_says(
 async def test_a_store_that_others_could_read_is_taken_from_them_at_the_start(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One that was made before access control was enabled, or by an older version."""
+    """The store was made before access control was enabled, or by an older version."""
     root = tmp_path / "store"
     await used(root)
     await used(root, **KEYS)
@@ -70,7 +70,7 @@ async def test_a_store_that_others_could_read_is_taken_from_them_at_the_start(
 def test_what_cannot_be_taken_from_others_is_an_error_in_the_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is another user's: the broker goes on, as it did before."""
+    """The file belongs to another user, so the broker cannot change it and goes on."""
 
     class Refusing(Files):
         def make_private(self, path: Path) -> bool:

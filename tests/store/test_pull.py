@@ -1,4 +1,4 @@
-"""Reading a queue: RocketMQ 4.9.8's tables D2b and D3, and our ranged read."""
+"""A queue is read by RocketMQ 4.9.8's tables D2b and D3, and by our ranged read."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +32,7 @@ def get(store, offset, queue_id=0, *, count=32, size=MIB, codes=None, correct=Tr
 
 @pytest.fixture
 def trimmed():
-    """The first log file is gone; queue 0 starts at `min`, and queue 1 had all of its messages there."""
+    """The first log file is deleted, so queue 0 starts at `min`, and queue 1 has lost all of its messages."""
     store = two_queues()
     store.flush()
     assert store.retention.delete_expired(NOW + 10 * 3_600_000, needed_from=LOG_FILE)
@@ -144,7 +144,7 @@ def test_a_scan_looks_at_800_entries_and_never_beyond_the_queue_file():
         (10, 100, MIB, False, 8),
         (30_000, 100, MIB, True, 8),  # 256 KiB
         (30_000, 100, MIB, False, 2),  # 64 KiB
-        (300_000, 100, MIB, True, 1),  # the first one always goes
+        (300_000, 100, MIB, True, 1),  # the first message is always returned
         (10, 100, 400, True, 3),
     ],
 )
@@ -165,7 +165,7 @@ def test_the_slave_is_suggested_when_the_last_entry_examined_is_further_back_tha
     store = open_store(ROOT, MemoryFiles(), mapped_file_size_consume_queue=6000)
     put(store, "topic", 0, [b"x" * 300] * 50)
     offsets = [one.commit_log_offset for one in records_of(store)]
-    behind = store.end_offset - offsets[3]  # a batch of 3 stops at, and examines, the fourth
+    behind = store.end_offset - offsets[3]  # a batch of 3 ends when the fourth message is examined
     for memory, expected in ((behind, False), (behind - 1, True)):
         store.reconfigure(replace(store.config, physical_memory=memory, access_message_in_memory_max_ratio=100))
         assert get(store, 0, count=3).suggest_pull_from_slave is expected
@@ -174,7 +174,7 @@ def test_the_slave_is_suggested_when_the_last_entry_examined_is_further_back_tha
 
 def test_the_threshold_is_a_share_of_physical_memory():
     store = open_store(ROOT, MemoryFiles(), mapped_file_size_consume_queue=6000, physical_memory=25_000)
-    put(store, "topic", 0, [b"x" * 300] * 50)  # 20,300 bytes and more, 40 % of the memory are 10,000
+    put(store, "topic", 0, [b"x" * 300] * 50)  # more than 20,300 bytes, of which 40 % of the memory can hold 10,000
     assert get(store, 0).suggest_pull_from_slave and not get(store, 40).suggest_pull_from_slave
 
 
@@ -237,7 +237,7 @@ def test_a_damaged_queue_never_gives_other_records(store):
     "entry", [pytest.param(bytes(20), id="a lost write"), pytest.param((5).to_bytes(8, "big"), id="another offset")]
 )
 def test_a_damaged_entry_is_not_taken_for_one_that_has_expired(trimmed, entry):
-    """Readers would go on behind its message, and behind all of its log file."""
+    """Readers would pass over the damaged entry's message, and over all other messages of its log file."""
     low, high = trimmed.queues.bounds("topic", 0)
     place = (low + 3) * 20
     trimmed.disk.pwrite(trimmed.disk.open(ROOT / "consumequeue/topic/0/00000000000000000000"), entry, place)

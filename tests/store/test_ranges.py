@@ -72,7 +72,7 @@ def columns(
 
 @pytest.fixture(params=[1, ranges.FIRST_ENTRIES], ids=["an entry at first", "all entries at once"])
 def first_entries(request, monkeypatch):
-    """Starting with one entry, a frame is filled in several parts."""
+    """A frame that starts with one entry is filled in several parts."""
     monkeypatch.setattr(ranges, "FIRST_ENTRIES", request.param)
 
 
@@ -112,7 +112,7 @@ def test_a_frame_looks_at_a_bounded_number_of_spans_and_entries(monkeypatch):
     assert [piece[0] for piece in columns(store, spans, MIB, None)[0]] == [0, 1, 2]
     monkeypatch.setattr(ranges, "MAX_ENTRIES_SCANNED", 20)
     monkeypatch.setattr(ranges, "FIRST_ENTRIES", 20)
-    # The third is not there: not a single one of its entries was looked at.
+    # The third range is missing, because the limit was reached before its first entry.
     assert columns(store, spans, MIB, nothing)[0] == [
         (0, Status.NO_MATCHED_MESSAGE, 10, 0),
         (1, Status.NO_MATCHED_MESSAGE, 10, 0),
@@ -131,7 +131,7 @@ def test_a_damaged_queue_is_named_among_others():
     put(store, "topic", [0, 0, 1, 1, 2, 2], [b"x"] * 6)
     path = ROOT / "consumequeue/topic/1/00000000000000000000"
     data = disk.read(path)
-    disk.overwrite(path, 20, data[:20])  # its second entry points to its first record
+    disk.overwrite(path, 20, data[:20])  # the queue's second entry points to its first record
     spans = [("topic", queue_id, 0, 2) for queue_id in range(3)]
     with pytest.raises(StoreCorrupt, match="topic/1 is damaged at or behind offset 1"):
         store.queues.read_ranges(spans, MIB)

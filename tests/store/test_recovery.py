@@ -99,8 +99,9 @@ def remove_blank(root: Path) -> None:
 
 
 def stale_records_behind_the_end(root: Path) -> None:
-    """What a smaller append after a failed one would leave without zeroing: garbage between the end and older
-    records."""
+    """Leaves what a smaller append after a failed one would leave without zeroing: garbage between the end and older
+    records.
+    """
     path, start = position(root, ALL - 1)
     data = path.read_bytes()
     size = int.from_bytes(data[start : start + 4], "big")
@@ -155,7 +156,7 @@ DISASTERS: list[tuple[str, Callable[[Path], object], int]] = [
 
 
 def summary_of_another_time(root: Path) -> None:
-    """The summary says that the queue has only its first file, which is true."""
+    """The summary is an older one, which names only the queue's first file, the only file that is left."""
     for path in queue_files(root)[1:]:
         path.unlink()
     summary = root / "rocketsim/queues.json"
@@ -205,8 +206,8 @@ def rebuilt(store: MessageStore, directory: Path) -> dict[str, bytes]:
 CASES = [
     pytest.param(damage, left, clean, id=f"{name}, {'closed cleanly' if clean else 'killed'}")
     for name, damage, left in DISASTERS
-    # After a clean stop everything is below the flushed offset: what loses records then is in the other table.
-    # And what our own note of a clean stop says is believed.
+    # After a clean stop all records are below the flushed offset, and damage that loses some is in the other table.  A
+    # start also believes our own note of a clean stop.
     for clean in ((False, True) if left == ALL and "too little" not in name else (False,))
 ]
 
@@ -225,7 +226,7 @@ def test_a_damaged_store_opens_with_all_that_was_flushed(root, tmp_path, damage,
     if left < ALL:
         assert store.recovery.truncated_to == store.end_offset
         assert f"log cut at {store.end_offset}" in str(store.recovery)
-    # It goes on, and what was cut does not come back.
+    # The store goes on, and the records that were cut do not come back.
     put_three(store, 900)
     store.abandon()
     store = open_store(root)
@@ -234,7 +235,7 @@ def test_a_damaged_store_opens_with_all_that_was_flushed(root, tmp_path, damage,
     store.close()
 
 
-# id, damage, what the message must name beside the file
+# id, damage, and the words beside the file's name that the message must have
 CORRUPTIONS: list[tuple[str, Callable[[Path], object], str]] = [
     ("flipped bit in a body below the flushed offset", lambda root: flip(root, 20, 200), "body CRC"),
     ("flipped bit in a size below", lambda root: flip(root, 20, 3), "damaged at log offset"),
@@ -259,7 +260,7 @@ def test_damage_below_the_flushed_offset_stops_the_start_and_changes_nothing(roo
     store = open_store(root)  # everything flushed
     store.flush()
     store.abandon()
-    (root / "checkpoint").unlink()  # so that all of the log is looked at
+    (root / "checkpoint").unlink()  # without a checkpoint a start checks the whole log
     damage(root)
     before = tree(Files(), root / "commitlog")
     with pytest.raises(StoreCorrupt) as caught:
@@ -343,7 +344,7 @@ def test_a_flushed_offset_that_cannot_be_read_is_damage_and_its_removal_the_way_
 
 
 def test_zeros_in_place_of_the_flushed_offset_of_an_empty_store_mean_that_it_was_never_written(tmp_path):
-    """9157579 and before made the file in two steps."""
+    """9157579 and older versions made the file in two steps."""
     open_store(tmp_path).abandon()
     (tmp_path / "rocketsim/flushed").write_bytes(bytes(1024))
     store = open_store(tmp_path)
@@ -357,7 +358,7 @@ def test_zeros_in_place_of_the_flushed_offset_of_an_empty_store_mean_that_it_was
 @pytest.mark.parametrize("sizes", [(0, 0), (1500, 0), (0, 700), (1500, 700), (LOG_FILE - 1, 1)], ids=str)
 @pytest.mark.parametrize("zeros", [False, True])
 def test_log_files_that_a_power_loss_left_short_above_the_flushed_offset_are_cut_not_refused(tmp_path, sizes, zeros):
-    """Their names are on disk; sizes and bytes of any of them are not."""
+    """The names of these files are on disk, but the size and the bytes of any of them may not be."""
     store = open_store(tmp_path)
     while store.end_offset < LOG_FILE:
         put_three(store, len(bodies(store)))

@@ -115,7 +115,7 @@ def with_field(data: bytes, at: int, value: bytes) -> bytes:
 )
 @pytest.mark.parametrize("behind", [0, 1], ids=["the last record", "the one before"])
 def test_a_record_that_no_queue_can_have_is_refused_and_everything_before_it_is_stored(at, value, behind):
-    """Damage of a field without a checksum; it must not end the slave, nor fill its disk."""
+    """The damaged field has no checksum, and must neither end the slave nor fill its disk."""
     master = open_store(MASTER, MemoryFiles())
     put(master, "topic", 0, [b"b" * 50] * 4)
     size = master.end_offset // 4

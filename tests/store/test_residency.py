@@ -76,7 +76,9 @@ class ColdDisk(MemoryFiles):
 
 
 def filled(disk: ColdDisk | None = None) -> tuple[ColdDisk, MessageStore]:
-    """Four queues and some MiB of log in several files, none of it in memory or known to be."""
+    """Makes a store with four queues and some MiB of log in several files, none of which is in memory or known to be
+    there.
+    """
     disk = disk or ColdDisk()
     store = open_store(ROOT, disk, mapped_file_size_commit_log=3 << 19)
     for number in range(40):
@@ -88,7 +90,7 @@ def filled(disk: ColdDisk | None = None) -> tuple[ColdDisk, MessageStore]:
 
 
 def looks(store: MessageStore) -> list[object]:
-    """Every kind of read of the event loop."""
+    """Returns every kind of read that the event loop makes."""
 
     def messages() -> object:
         return store.queues.get_message("topic", 1, 3, 20, 1 << 20, None)
@@ -124,7 +126,8 @@ def test_what_is_cold_is_read_by_a_thread_and_found_then(which: int) -> None:
 def test_a_bad_sector_is_an_error_that_names_it(which: int) -> None:
     disk, store = filled()
     look = looks(store)[which]
-    # A record; or the entry, of those of 8 in a file, where a search begins, or that is asked for.
+    # The damaged place: a record, the queue entry where a search begins, or the entry that is asked for.  A queue file
+    # has 8 entries.
     start, position = [(0, 150_000), (0, 150_000), (0, 150_000), (480, 25 * 20 - 480), (0, 7 * 20)][which]
     name = f"{start:020d}"
     disk.bad = (name, position)
@@ -141,7 +144,7 @@ def test_who_can_do_without_what_a_bad_sector_has_goes_on() -> None:
 
     def look() -> object:
         failures, found = [], b""
-        for offset in (100_000, 3 << 19):  # of the first file, and of the second one
+        for offset in (100_000, 3 << 19):  # an offset of the first file, and one of the second
             try:
                 found += bytes(store.view_log(offset, 60_000))
             except ReadFailed as failure:
@@ -210,7 +213,7 @@ class CountingDisk(ColdDisk):
 
 
 def test_a_search_by_key_continues_after_each_cold_record() -> None:
-    """It does not start over: twice the records are about twice the reads."""
+    """The search does not start over, so twice the records take about twice the reads."""
 
     def reads_for(wanted: int) -> int:
         disk = CountingDisk()
@@ -235,7 +238,8 @@ def test_a_search_by_key_that_starts_over_pays_once_for_what_it_has_looked_at(
     newest: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each entry of the key is on a page of its own, so that the search starts over at each of them."""
-    monkeypatch.setattr(key_search, "BUDGET", 64 * 12)  # each record costs 8, its entry 1, and 1 when it starts over
+    # a record costs 8, its entry 1, and each new start of the search 1
+    monkeypatch.setattr(key_search, "BUDGET", 64 * 12)
     disk = ColdDisk()
     store = open_store(ROOT, disk, max_hash_slot_num=10_000, max_index_num=100_000, mapped_file_size_commit_log=1 << 23)
     others = [("KEYS", " ".join(f"other{number}" for number in range(20)))] * 10
@@ -264,7 +268,7 @@ class LittleMemory(ColdDisk):
 def test_places_that_push_one_another_out_of_memory_are_waited_for_in_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each round finds another place cold than the one that was read before it."""
+    """In each round, reading one place drops another one from memory."""
     _, store = filled(LittleMemory())
     warm, warmed = store.warm, []
 
@@ -324,7 +328,9 @@ def test_the_kernel_is_asked_without_waiting(tmp_path: Path) -> None:
 def test_where_the_kernel_cannot_tell_it_is_read_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unsupported: int
 ) -> None:
-    """As on tmpfs: no thread reads what the loop would not find in memory afterwards."""
+    """On tmpfs, for example, no thread has to read data first, because the loop would not find it in memory
+    afterwards.
+    """
     real = os.preadv
 
     def preadv(handle: int, buffers: Sequence[bytearray | memoryview], offset: int, flags: int = 0) -> int:
@@ -343,7 +349,7 @@ def test_where_the_kernel_cannot_tell_it_is_read_at_once(
 
 
 def test_what_the_page_cache_has_is_not_read_to_be_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Part of a page, several pages, and a range that begins and ends within pages."""
+    """The ranges are a part of a page, several pages, and one that begins and ends within pages."""
     path, files = tmp_path / "file", Files()
     path.write_bytes(bytes(20_000))
     handle = files.open(path, read_only=True)
@@ -365,14 +371,19 @@ def test_what_the_page_cache_has_is_not_read_to_be_found(tmp_path: Path, monkeyp
 
 @given(st.sets(st.integers(0, 5)), st.integers(1, 5 * PAGE), st.integers(0, PAGE))
 def test_every_page_of_a_range_counts(gone: set[int], size: int, offset: int) -> None:
-    """The first, the last and a part of one.  The kernel's answer is the test's: what it evicts is its own affair."""
+    """The first and the last page of a range count, even if only a part of them is asked for.  The test replaces the
+    kernel's answer, because the kernel evicts pages as it likes.
+    """
     asked = range(offset // PAGE, (offset + size - 1) // PAGE + 1)
 
     def mincore(address: int, length: int, pages: Any) -> int:
-        """As Linux: a byte a page, also for the last one if it is asked for in part, whose lowest bit counts."""
+        """Answers as Linux does, with a byte for each page, also for one that is only partly asked for; the lowest bit
+        counts.
+        """
         assert address % PAGE == 0
         for number in range(-(-length // PAGE)):
-            pages[number] = 0b1010_1010 | (asked[0] + number not in gone)  # an IndexError where the array is too short
+            # raises an IndexError if the array is too short
+            pages[number] = 0b1010_1010 | (asked[0] + number not in gone)
         return 0
 
     with TemporaryFile() as file, pytest.MonkeyPatch.context() as patch:
@@ -382,7 +393,9 @@ def test_every_page_of_a_range_counts(gone: set[int], size: int, offset: int) ->
 
 
 def test_the_kernel_says_of_each_page_what_a_read_that_does_not_wait_finds(tmp_path: Path) -> None:
-    """Whatever it has evicted: a file system in memory nothing, one with large folios more than was asked for."""
+    """The kernel may have evicted any pages: nothing in a file system in memory, and more than was asked for with large
+    folios.
+    """
     path, files = tmp_path / "file", Files()
     path.write_bytes(bytes(range(256)) * (64 * PAGE // 256) + b"and a part of a page")
     handle = files.open(path)

@@ -1,4 +1,4 @@
-"""Files are deleted by age and by the disk's ratio, and queues and index follow."""
+"""Retention deletes log files by age and by the disk's ratio, and queues and index follow."""
 
 import os
 import random
@@ -25,11 +25,11 @@ NOON = int(datetime(2026, 11, 20, 12, 0).timestamp() * 1000)
 @pytest.mark.parametrize(
     ("ages_h", "now", "used", "deleted"),
     [
-        ([100, 80, 70, 1], FOUR, 10, 2),  # The broker's own task sleeps that long, so only the test delivers.
+        ([100, 80, 70, 1], FOUR, 10, 2),  # the hour of deletion: files older than 72 hours go
         ([100, 80, 70, 1], NOON, 10, 0),
         ([100, 80, 70, 1], NOON, 76, 2),  # fuller than 75 %: at any hour
-        ([100, 80, 70, 1], NOON, 86, 4),  # fuller than 85 %: by force
-        ([1, 100], FOUR, 80, 0),  # never from the middle
+        ([100, 80, 70, 1], NOON, 86, 4),  # fuller than 85 %: even younger files go
+        ([1, 100], FOUR, 80, 0),  # a file is never deleted while an older one stays
         ([100] * 30, FOUR, 10, 10),  # some at a time
         ([None, 100], FOUR, 10, 0),
         ([], FOUR, 99, 0),
@@ -45,7 +45,7 @@ def test_which_files_go(ages_h, now, used, deleted):
     [
         (10, 0, 0),
         (10, 1, 1),
-        (10, 4, 2),  # by its own clock two have expired
+        (10, 4, 2),  # by the slave's own clock only two files have expired
         (76, 1, 1),
         (86, 0, 4),  # by force
     ],
@@ -104,7 +104,7 @@ def test_expired_files_go_and_everything_follows():
     assert len(store.key_search("topic", "k", 100, 0, FOUR).run().offsets) == sum(
         high - low for low, high in map(lambda queue: store.queues.bounds("topic", queue), (0, 1))
     )
-    # It opens again, cleanly or not, as it was, and the queue offsets go on.
+    # The store opens again as it was, closed cleanly or not, and the queue offsets continue.
     bounds = {queue: store.queues.bounds(*queue) for queue in store.queues.keys()}
     store = open_store(ROOT, disk.kill(), file_reserved_time_h=72)
     check_sound(store)
@@ -169,8 +169,9 @@ def damage_the_queue(disk: MemoryFiles) -> None:
 def test_the_offsets_of_an_idle_queue_go_on_after_its_messages_have_expired_and_the_broker_was_killed(
     damage: Callable[[MemoryFiles], None], goes_on_at: int, end: str
 ) -> None:
-    """The summary or the name of its last file keeps them; behind all that this file can have had, if it is damaged and
-    the summary is gone."""
+    """The summary, or the name of the queue's last file, keeps the offsets; if the file is damaged and the summary is
+    gone, the queue continues after every offset that the file may have had.
+    """
     for seed in range(3):
         disk = MemoryFiles()
         idle_queue(disk)

@@ -64,7 +64,7 @@ def check(store: MessageStore, version: str) -> None:
 
 
 def test_the_store_opens_and_everything_in_it_is_read(root: Path, version: str) -> None:
-    # 4.9 does not index tags, 5 does: `verify` names those that are missing.
+    # RocketMQ 4.9 does not index tags, as 5 does, so `verify` reports the missing entries.
     unlike = ["index"] * 2 if version == "4.9.8" else []
     assert [finding.file.split("/")[0] for finding in verify(root)] == unlike
     store = open_store(root)

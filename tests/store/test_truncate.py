@@ -1,4 +1,4 @@
-"""The log is cut, as a slave cuts an end of its log that belongs to another epoch."""
+"""A log is cut as a slave does it when the end of its log belongs to another epoch."""
 
 import random
 from pathlib import Path

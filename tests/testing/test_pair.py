@@ -55,7 +55,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def is_clean(folder: Path) -> bool:
-    """Neither a file in the folder nor a process that was started with one."""
+    """Returns whether neither a file in the folder nor a process that was started with it is left."""
     left = [one for one in psutil.process_iter(["cmdline"]) if str(folder) in " ".join(one.info["cmdline"] or ())]
     return not left and not list(folder.iterdir())
 
