@@ -1,5 +1,5 @@
 #!/opt/rocketsim/bin/python
-"""Ends with status 0 if the server at HEALTH_ADDRESS (or the argument) says SERVING to gRPC's standard health check.
+"""Ends with status 0 if the server at HEALTH_ADDRESS (or the argument) answers SERVING to gRPC's health check.
 
 For TLS, HEALTH_TLS_CA names the file with the CA, and HEALTH_TLS_CERT and HEALTH_TLS_KEY name the files with a client's
 certificate and key.
