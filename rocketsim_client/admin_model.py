@@ -1,4 +1,4 @@
-"""The dataclasses that the operator's client takes and returns.  Their fields have mqadmin's names."""
+"""The dataclasses that the operator's client takes and returns.  The fields have mqadmin's names."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -67,7 +67,7 @@ class SubscriptionGroupConfig:
 @dataclass(frozen=True, slots=True)
 class ClusterMember:
     """One broker process as the name server knows it.  `role` is ASYNC_MASTER, SYNC_MASTER or SLAVE, or empty if the
-    broker's version does not tell it."""
+    broker's version does not tell its role."""
 
     cluster_name: str
     broker_name: str
@@ -162,8 +162,8 @@ class HaEpoch:
 @dataclass(frozen=True, slots=True)
 class HaStatus:
     """The replication of one broker: the end of its log, how far the log is flushed and confirmed, and a master's
-    slaves.  `epochs` are the leader epochs of its log, oldest first, and at most the newest 100.  A broker of an older
-    version sends no epochs."""
+    slaves.  `epochs` are the leader epochs of the broker's log, oldest first, and at most the newest 100.  A broker of
+    an older version sends no epochs."""
 
     address: str
     is_master: bool
@@ -218,9 +218,9 @@ class UserInfo:
 
 @dataclass(frozen=True, slots=True)
 class AclPolicy:
-    """What a user may do with a resource.  `resource` is Topic:name, Group:prefix* or Cluster:*. `actions` are some
-    of Pub, Sub, Create, Update, Delete, Get, List, All.  `source_ips` are addresses and networks, and none means
-    all.  `decision` is Allow or Deny."""
+    """What a user may do with a resource.  `resource` is Topic:name, Group:prefix* or Cluster:*. `actions` are one or
+    more of Pub, Sub, Create, Update, Delete, Get, List and All.  `source_ips` are addresses and networks, and an empty
+    tuple means all addresses.  `decision` is Allow or Deny."""
 
     resource: str
     actions: tuple[str, ...]

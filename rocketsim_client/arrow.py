@@ -69,7 +69,7 @@ def json_of(maps: pa.Array) -> pa.Array:
 
 
 def as_text(column: pa.Array) -> pa.Array:
-    """Turns a column into text, for a schema that has a string in its place."""
+    """Turns a column into text, for a schema whose field is a string."""
     if pa.types.is_binary(column.type):
         return text_of(column)
     return json_of(column) if pa.types.is_map(column.type) else column
@@ -125,8 +125,8 @@ NOT_UNASKED = frozenset({"bornHost", "storeHost"})
 
 
 def schema_of(columns: Sequence[str] | None) -> pa.Schema:
-    """Returns the schema with these columns, or with all but the hosts.  Raises InvalidParameter for an unknown
-    column."""
+    """Returns the schema of the named columns, or of all columns but the hosts if no columns are named.  Raises
+    InvalidParameter for an unknown column."""
     known = {field.name: field for field in FIELDS}
     if columns is None:
         return pa.schema([field for field in FIELDS if field.name not in NOT_UNASKED])
@@ -161,8 +161,8 @@ class RecordDecoder:
         self._frame_rows = 0
 
     def batches(self, records: Records, queues: Sequence[OfQueue], broker_id: int) -> Iterator[pa.RecordBatch]:
-        """Yields a frame's rows in one batch, or in several if its unpacked bodies are large.  A batch has bodies of
-        at most `most_bytes`, or a single row.  Raises RecordError if a record is damaged."""
+        """Yields a frame's rows in one batch, or in several if its unpacked bodies are large.  A batch of more than one
+        row has bodies of at most `most_bytes`.  Raises RecordError if a record is damaged."""
         self._kept, self._frame_rows = None, len(records)
         if self._check_crcs:
             records.check()

@@ -13,7 +13,7 @@ MOST_AT_ONCE = 16
 
 def at_once(places: Iterable[str], call: Callable[[str], T]) -> tuple[dict[str, T], dict[str, RocketSimError]]:
     """Calls all places, waits until all calls have ended, and returns the answers and the refusals, each by place and
-    in the order of `places`.  An exception that is no RocketSimError is raised."""
+    in the order of `places`.  An exception that is not a RocketSimError is raised."""
     asked = list(dict.fromkeys(places))
     answers: dict[str, T] = {}
     refusals: dict[str, RocketSimError] = {}

@@ -1,7 +1,7 @@
 """Asks a cluster's name servers for routes, and its brokers for bounds, offsets and ranges of records.
 
-The members of a broker name are asked in RocketMQ's order (table D5).  If a broker cannot be reached, the next member
-is asked at once, and the broker that failed is asked last for a while.
+The members of a broker name (its master and slaves) are asked in RocketMQ's order (table D5).  If a broker cannot be
+reached, the next broker of the same name is asked at once, and the broker that failed is asked last for a while.
 """
 
 import logging
@@ -71,7 +71,7 @@ class Cluster:
     connections, and so does the first call in a forked child.  Thread-safe.
 
     The arguments are those of `Connection.of`.  `name_server` is `host:port;host:port`, or a Connection, which replaces
-    all other arguments except the two times.
+    all other arguments except `timeout_s` and `poll_interval_s`.
     """
 
     def __init__(
@@ -136,13 +136,13 @@ class Cluster:
 
     @property
     def protocol(self) -> str:
-        """The protocol that the servers speak: `grpc` or `remoting`, or `auto` while no server has answered."""
+        """The protocol of the servers, which is `grpc` or `remoting`, or `auto` while no server has answered."""
         self._transport.get()
         return self._transport.connection.protocol
 
     @property
     def name_servers(self) -> list[str]:
-        """The addresses of the name servers.  Empty if brokers are given instead."""
+        """The addresses of the name servers.  The list is empty if brokers are given instead."""
         return list(self.connection.name_servers)
 
     @property
@@ -176,7 +176,7 @@ class Cluster:
         return self._routes.route_within(wait_s, topic)
 
     def refresh_within(self, wait_s: float, topic: str, *, is_old: bool = False) -> TopicRoute | None:
-        """Does the same as `refresh_after_failure`, or with `is_old` as `refresh_old_route`, but waits at most
+        """Does the same as `refresh_after_failure`, or as `refresh_old_route` if `is_old`, but waits at most
         `wait_s`."""
         return self._routes.refresh_within(wait_s, topic, is_old=is_old)
 
@@ -253,7 +253,7 @@ class Cluster:
         broker_id: int = MASTER_ID,
         only_this: bool = False,
     ) -> T:
-        """Calls one member after the other, in the order of `next_member`, and returns the first answer."""
+        """Calls one broker of the name after the other, in the order of `next_member`, and returns the first answer."""
         return self.ask_until(topic, broker_name, call, lambda _: True, broker_id=broker_id, only_this=only_this)[-1]
 
     def ask_until(
@@ -266,8 +266,8 @@ class Cluster:
         broker_id: int = MASTER_ID,
         only_this: bool = False,
     ) -> list[T]:
-        """Calls one member after the other, in the order of `next_member`, until `is_enough` is true for an answer.
-        Returns all answers.  Raises an error only if no member answers.
+        """Calls one broker of the name after the other, in the order of `next_member`, until `is_enough` is true for an
+        answer.  Returns all answers.  Raises an error only if no broker of the name answers.
 
         After a slave has answered, a master that recently did not answer is not asked.
         """
@@ -297,7 +297,7 @@ class Cluster:
 
     def ask_name(self, broker_name: str, call: Callable[[str], T]) -> T:
         """Calls the master of a broker name, or another broker of that name if the master does not answer.  Each call
-        asks the name server for the brokers, because operators want to see the present ones."""
+        asks the name server for the present brokers."""
         return self._ask_name(broker_name, call, all_slaves=False)[0]
 
     def ask_master_or_slaves(self, broker_name: str, call: Callable[[str], T]) -> list[T]:
@@ -360,12 +360,13 @@ class Cluster:
         group: str = "",
         closed: bool = False,
     ) -> dict[int, QueueBounds]:
-        """Returns the bounds of one broker's queues by queue id.  Without names, these are all queues of the broker.  A
-        broker refuses a call that names an unknown queue, so the call is then repeated without names.
+        """Returns the bounds of one broker's queues by queue id.  Without `queue_ids`, returns the bounds of all the
+        broker's queues.  A broker refuses a call that names an unknown queue, so the call is then repeated without
+        names.
 
         `read_in` has the leader epochs in which the caller has read, and the answer says at which offsets they ended.
-        `group` is the group whose pulls of ranges the answer counts.  With `closed`, the answer also has those named
-        queues that the topic has no longer, if the broker is new enough for this option.
+        The answer also counts the range pulls of `group`.  With `closed`, the answer also has those named queues that
+        the topic has no longer, if the broker is new enough for this option.
         """
 
         def call(member: Member) -> dict[int, QueueBounds]:
@@ -415,8 +416,8 @@ class Cluster:
         *,
         zero_for_new_group: bool = False,
     ) -> dict[MessageQueue, int]:
-        """Returns the next offset to read in each queue.  An offset of -1 means that the master says that the group has
-        none.
+        """Returns the next offset to read in each queue.  An offset of -1 means that the group has no offset, according
+        to the master.
 
         While the master does not answer, all slaves are asked, and the newest offset counts, because a SYNC_MASTER
         waits for one slave only.  Slaves that do not answer are left out.  The result leaves out a queue if no slave
@@ -433,8 +434,8 @@ class Cluster:
     ) -> CommitResult:
         """Commits the next offsets to read.  The result says which broker took the offsets, which brokers have them,
         and which offsets the queues have now.  A queue that is absent from the result was not committed.  A lower
-        offset changes nothing.  All brokers are tried, and CommitFailed is raised, with the result, if any of them
-        refused a part.
+        offset changes nothing.  All brokers are tried.  If a broker refused a part, CommitFailed is raised, which has
+        the result.
 
         A broker refuses a commit as a whole.  A refused commit is repeated in two halves, so that one bad queue does
         not keep the other queues from being committed.
@@ -468,8 +469,8 @@ class Cluster:
         broker ends early (`Segment.status`) is not asked for again, because only the caller can decide that.
 
         `read_in` has for each queue the leader epoch of the log when `until_offset` was read (`QueueBounds.log_epoch`).
-        If the epoch in `read_in` ended before `until_offset`, other messages may have taken the offsets after its end.
-        The broker then ends the range at the end of the epoch with OFFSET_TRUNCATED.
+        If the epoch in `read_in` ended before `until_offset`, the broker ends the range at the end of the epoch with
+        OFFSET_TRUNCATED, because other messages may have taken the later offsets.
         """
         expression = TagExpression.parse(expression).text
         progress = RangeProgress(ranges)

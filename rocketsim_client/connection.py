@@ -1,8 +1,8 @@
 """Where a cluster is, and how its servers are called.  A Connection is a plain value, which every client takes and
 which Spark sends to executors.
 
-A Connection opens no network connections.  A `Cluster` opens connections at its first call, so a process may have a
-Connection and fork.
+A Connection opens no network connections.  A `Cluster` opens connections at its first call, so a process that has a
+Connection can still fork.
 """
 
 import re
@@ -31,7 +31,7 @@ REGISTER = ("auto", "true", "false")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """Where a cluster is, and how its servers are called.  `Connection.of` makes one and checks it.  Equal
+    """Where a cluster is, and how its servers are called.  `Connection.of` makes and checks a Connection.  Equal
     connections lead to the same cluster in the same way.  The repr shows no secret key."""
 
     name_servers: tuple[str, ...] = ()
@@ -82,11 +82,11 @@ class Connection:
         `name_server` (`host:port;host:port`) says where the cluster is.  Without a name server, `brokers` says where
         the brokers are: broker name -> broker id -> `host:port`, where broker id 0 is the master.
 
-        `timeout_s` is the limit of each call to one server.  If another server is asked next, that is a further call.
-        A route is asked for again after `poll_interval_s`, or as soon as it proves wrong.  `channel_options` are gRPC's
-        own channel arguments.  With `range_streams`, ranges are pulled and messages sent over plain sockets if brokers
-        offer them, otherwise over gRPC.  `access_key` and `secret_key` are the user and password that calls are signed
-        with, for servers with access control.
+        `timeout_s` is the limit of each call to one server.  Each further server that is asked gets the full limit
+        again.  A route is asked for again after `poll_interval_s`, or as soon as it proves wrong.  `channel_options`
+        are gRPC's own channel arguments.  With `range_streams`, ranges are pulled and messages sent over plain sockets
+        if brokers offer them, otherwise over gRPC.  `access_key` and `secret_key` are the user and password that calls
+        are signed with, for servers with access control.
 
         With `tls`, connections use TLS.  `tls_ca` is a PEM file of the CAs with which servers' certificates are
         checked.  Without `tls_ca` the public CAs are used.  `tls_cert` and `tls_key` are PEM files of this client's own
@@ -97,15 +97,15 @@ class Connection:
         clients.  Only RocketMQ's servers use the arguments from `security_token` on.  `security_token` belongs to
         temporary keys of a cloud.  `address_map` (`10.0.0.3:10911=host:20911,10.0.*=host`) says where this machine
         reaches the addresses that brokers advertise.  `max_pulls_per_second` limits the pulls of this process, and 0
-        means no limit.  `register_group` (`auto`, `true` or `false`) makes a group that commits visible to RocketMQ's
-        tools.  `namespace` is the instance of a cloud, which the servers write before each topic and group
-        (`INSTANCE%topic`).  `namespace_v2` is the namespace of RocketMQ 5, which is sent beside the names.
+        means no limit.  `register_group` (`auto`, `true` or `false`) says whether a group becomes visible to RocketMQ's
+        tools when it commits.  `namespace` is the instance of a cloud, which the servers write before each topic and
+        group (`INSTANCE%topic`).  `namespace_v2` is the namespace of RocketMQ 5, which is sent beside the names.
         """
         for name, value, words in (("protocol", protocol, PROTOCOLS), ("register_group", register_group, REGISTER)):
             if value not in words:
                 raise InvalidParameter(f"{name} {value!r} is not one of {', '.join(words)}")
         if security_token and not access_key:
-            raise InvalidParameter("security_token: it belongs to an access_key and a secret_key, which are missing")
+            raise InvalidParameter("security_token needs an access_key and a secret_key, which are missing")
         for value in filter(None, (namespace, namespace_v2)):
             check_namespace(value)
         if namespace and namespace_v2:
@@ -176,5 +176,5 @@ def credentials_of(access_key: str, secret_key: str) -> Credentials | None:
 
 
 def unless(default: float, value_s: float) -> float | None:
-    """Returns None if the time is the default, so that a given Connection's own time is used."""
+    """Returns None instead of the default time, so that the time of a given Connection is used."""
     return None if value_s == default else value_s

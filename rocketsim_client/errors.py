@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 
 class RocketSimError(Exception):
-    """The base of the client's errors.  `code` is RocketMQ's response code.  `address` is that of the server that
-    answered, and empty if none did."""
+    """The base of the client's errors.  `code` is RocketMQ's response code.  `address` is the address of the server
+    that answered, or empty if no server answered."""
 
     code = 1  # SYSTEM_ERROR
 
@@ -172,7 +172,7 @@ class StoreDamaged(BrokerRefused):
 
 
 class Unreachable(RocketSimError):
-    """No server answered in time.  The call may or may not have had its effect."""
+    """No server answered in time.  The client cannot know whether the call had its effect."""
 
 
 class BrokerUnavailable(Unreachable):

@@ -1,7 +1,7 @@
-"""Which messages a consumer selects: by tags ("*", "TagA || TagB"), or by a condition over properties (SQL92).  Pure.
+"""Selects a consumer's messages by tags ("*", "TagA || TagB"), or by a condition over properties (SQL92).  Pure.
 
-`asked` is the expression that the broker gets, and `selects` filters the records that it returns.  The client has to
-filter, because a broker compares only hash codes of tags, which different tags may share, and does not evaluate
+`asked` is the expression that the broker gets, and `selects` filters the records that the broker returns.  The client
+has to filter, because a broker compares only hash codes of tags, which different tags may share, and does not evaluate
 conditions in pulls.
 """
 
@@ -27,7 +27,8 @@ class TagExpression:
 
     @classmethod
     def parse(cls, text: str | None) -> "TagExpression":
-        """Parses `TagA || TagB`.  `*`, an empty text and None select all messages.  Raises ExpressionInvalid."""
+        """Parses `TagA || TagB`.  `*`, an empty text and None select all messages.  Raises ExpressionInvalid if the
+        text cannot be parsed."""
         if text is None or text.strip() in ("", ALL):
             return cls(ALL, frozenset())
         tags = [tag.strip() for tag in text.split("||")]
@@ -48,7 +49,7 @@ class TagExpression:
         return not self.tags
 
     def selects(self, records: Records) -> Mask:
-        """Returns a mask of the records, True where the tag is one of those that are wanted."""
+        """Returns a mask of the records, True where the record's tag is a wanted one."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -59,9 +60,9 @@ class TagExpression:
 
 @dataclass(frozen=True, slots=True)
 class SqlExpression:
-    """A condition in RocketMQ's SQL92 over the properties of messages, as in `region = 'eu' AND price > 20`.  The
-    tag is the property TAGS.  Raises ExpressionInvalid if the text is not such a condition.  In pulls the client
-    evaluates the condition, so brokers send it all messages."""
+    """A condition in RocketMQ's SQL92 over the properties of messages, as in `region = 'eu' AND price > 20`.  In a
+    condition the property TAGS is the message's tag.  Raises ExpressionInvalid if the text cannot be parsed as a
+    condition.  In pulls the client evaluates the condition, so brokers send the client all messages."""
 
     text: str
     parsed: Any = field(init=False, repr=False, compare=False)
@@ -95,5 +96,5 @@ Expression = TagExpression | SqlExpression
 
 
 def expression_of(given: "str | Expression | None") -> Expression:
-    """Parses a text as tags.  None selects everything, and an expression is returned as it is."""
+    """Parses a text as tags.  None selects everything, and a TagExpression or SqlExpression is returned as it is."""
     return given if isinstance(given, (TagExpression, SqlExpression)) else TagExpression.parse(given)

@@ -9,7 +9,7 @@ class ForkAware(Protocol):
     def forget_parent(self) -> None:
         """Drops everything that belongs to the parent.
 
-        Called in the child right after the fork, before any other code.
+        The method is called in the child right after the fork, before any other code runs.
         """
 
 

@@ -1,4 +1,4 @@
-"""Reads the committed offsets of groups from the brokers of each name, and commits offsets there."""
+"""Reads the committed offsets of groups from the brokers of each broker name, and commits offsets there."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -68,7 +68,7 @@ def _commit(
     timeout_s: float,
     result: CommitResult,
 ) -> None:
-    """Commits at one broker name."""
+    """Commits the offsets of one broker name's queues."""
     broker_name = next(iter(offsets)).broker_name
 
     def call(member: Member) -> tuple[int, CommitStatus]:

@@ -49,7 +49,7 @@ class MessageView:
 
     @property
     def queue_id(self) -> int:
-        """The queue of the topic, counted from 0 at each broker name."""
+        """The id of the queue, counted from 0 at each broker name."""
         return self.record.queue_id
 
     @property
@@ -85,8 +85,8 @@ class MessageView:
 
     @property
     def msg_id(self) -> str:
-        """The id that the producer gave the message (UNIQ_KEY), which all attempts of a send share.  If the message
-        has none, this is the offset message id."""
+        """The id that the producer gave the message (UNIQ_KEY), which all attempts of a send share.  For a message
+        without UNIQ_KEY, this is the offset message id."""
         return self.record.message_id
 
     @property

@@ -1,7 +1,7 @@
 """The values that callers use: messages, queues and results.  This module uses neither gRPC nor generated code.
 
-A queue offset counts the messages of one queue.  An offset to commit or to pull from is that of the next message to
-read.
+A queue offset counts the messages of one queue.  An offset to commit or to pull from is the offset of the next message
+to read.
 """
 
 import json
@@ -41,11 +41,11 @@ class CommitStatus(IntEnum):
     """
 
     UNSAID = 0  # the broker is too old to tell
-    COMMIT_OK = 1  # a SYNC_MASTER and one of its slaves have it, or an ASYNC_MASTER has it
-    FLUSH_SLAVE_TIMEOUT = 2  # the master has it, and its slave did not acknowledge in time
-    SLAVE_NOT_AVAILABLE = 3  # the master has it, and had no slave
-    MASTER_NOT_AVAILABLE = 4  # the slave that answered has it, and will pass it on to its master
-    FLUSH_DISK_TIMEOUT = 5  # the master has it, but did not flush its log in time; never of an offset
+    COMMIT_OK = 1  # a SYNC_MASTER and one of its slaves have the change, or an ASYNC_MASTER has it
+    FLUSH_SLAVE_TIMEOUT = 2  # the master has the change, and its slave did not acknowledge in time
+    SLAVE_NOT_AVAILABLE = 3  # the master has the change, and had no slave
+    MASTER_NOT_AVAILABLE = 4  # the slave that answered has the change, and will pass it on to its master
+    FLUSH_DISK_TIMEOUT = 5  # the master has the change, but did not flush its log in time; never of an offset
 
 
 def commit_status(number: int) -> CommitStatus:
@@ -84,13 +84,14 @@ class MessageQueue(NamedTuple):
 
 class Message:
     """A message to send.  `keys` may be several keys, separated by spaces or given as a list.  `properties` are the
-    caller's own.  Names and values of properties are text that is not empty, and no name is one to which RocketMQ gives
-    a meaning.
+    caller's own.  Names and values of properties are texts that are not empty.  A name to which RocketMQ gives a
+    meaning is not allowed.
 
     The message is delivered after a delay if `delay_level` is set (1 to 18 with RocketMQ's levels: 1 s to 2 h), or at
-    the time `deliver_at`, a datetime or seconds since 1970, but not both.  Messages with the same `message_group` go to
-    one queue, in the order of their sends.  `Producer.send` says what delivery times and message groups promise.
-    `Producer.send` also takes a delivery time and a message group as arguments, for messages without their own.
+    the time `deliver_at` (a datetime or seconds since 1970).  A message cannot have both.  Messages with the same
+    `message_group` go to one queue, in the order of their sends.  `Producer.send` says what delivery times and message
+    groups promise.  `Producer.send` also takes a delivery time and a message group as arguments, for messages without
+    their own.
     """
 
     __slots__ = (
@@ -197,8 +198,8 @@ class SendResult:
 
     @property
     def offset_msg_id(self) -> str:
-        """RocketMQ's other id, which says where the broker has stored the message.  Empty if the broker did not tell
-        that."""
+        """RocketMQ's other id, which says where the broker has stored the message.  The id is empty if the broker did
+        not tell where."""
         if self._commit_log_offset < 0 or not self._store_host:
             return ""
         return record.offset_message_id(self._store_host, self._commit_log_offset)
@@ -210,7 +211,7 @@ class SendResult:
 
 
 class SendResults(Sequence[SendResult]):
-    """The results of a batch, one for each message, each made when it is first used."""
+    """The results of a batch, one for each message.  A result is made when it is first used."""
 
     __slots__ = ("_message_ids", "_parts", "_starts")
 
@@ -288,9 +289,10 @@ class BatchPart:
 
 @dataclass(frozen=True, slots=True)
 class QueueBounds:
-    """The first offset of a queue and its exclusive end.  `broker_id` is that of the broker that answered, and 0 is the
-    master.  A queue beyond the topic's reduced number of read queues still exists, but is not `readable`, so it cannot
-    be pulled.  A queue beyond the reduced number of write queues is not `writable`, so nothing can be sent to it."""
+    """The first offset of a queue and its exclusive end.  `broker_id` is the id of the broker that answered, where 0 is
+    the master.  A queue beyond the topic's reduced number of read queues still exists, but is not `readable`, so it
+    cannot be pulled.  A queue beyond the reduced number of write queues is not `writable`, so nothing can be sent to
+    it."""
 
     min_offset: int
     max_offset: int
@@ -304,7 +306,8 @@ class QueueBounds:
     # Each of the caller's leader epochs that are over -> the offset at which it ended in this queue.
     ends_in: Mapping[LogEpoch, int] = field(default_factory=dict, compare=False)
     offers_streams: bool = field(default=False, compare=False)  # the broker offers plain sockets for pulls of ranges
-    # How often the named group has pulled ranges of the topic since the broker's start: over plain sockets, over gRPC.
+    # How often the named group has pulled ranges of the topic since the broker's start, over plain sockets and over
+    # gRPC.
     ranges_pulled: tuple[int, int] = field(default=(0, 0), compare=False)
 
 
@@ -377,8 +380,9 @@ class PullFrame:
 
 @dataclass(frozen=True, slots=True)
 class CommitResult:
-    """The result of a commit of offsets.  `broker_ids`: the broker that took the commit, by broker name (0 is the
-    master).  `offsets`: the offsets after the commit.  `failures` and `statuses`: by broker name."""
+    """The result of a commit of offsets.  `broker_ids` maps each broker name to the id of the broker that took the
+    commit (0 is the master).  `offsets` has the offsets after the commit.  `failures` and `statuses` are by broker
+    name."""
 
     broker_ids: dict[str, int] = field(default_factory=dict)
     offsets: dict[MessageQueue, int] = field(default_factory=dict)

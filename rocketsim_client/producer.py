@@ -77,18 +77,18 @@ class Producer:
     bytes that are accepted and not acknowledged, and a send waits while that limit is reached.
 
     `spool` is a directory, for this producer alone, that keeps the messages which no broker takes.  A SPOOLED message
-    is on this machine's disk, of which the spool uses `spool_bytes` at most.  A spooled message is sent later, if this
-    producer ends by the next one with the same directory.  The constructor raises SpoolUnusable if the spool cannot be
-    opened.  `spool_until` has the statuses with which a message may leave the spool.  A message that a broker stores
-    with any other status stays in the spool, and is sent again under the same id.
+    is on this machine's disk, of which the spool uses `spool_bytes` at most.  A spooled message is sent later by this
+    producer, or after its end by the next producer with the same directory.  The constructor raises SpoolUnusable if
+    the spool cannot be opened.  `spool_until` has the statuses with which a message may leave the spool.  A message
+    that a broker stores with any other status stays in the spool, and is sent again under the same id.
 
     `access_key` and `secret_key` are the user and password that calls are signed with, for servers with access control.
 
     `tls`, `tls_ca`, `tls_cert` and `tls_key` are as for Cluster.
 
-    `checker` is called with a message when a broker asks how its transaction, which nobody has ended, should end.  The
-    checker returns True to commit the transaction, False to roll it back, or None if that is not known yet.  The
-    checker is called in a thread of the producer, also for transactions of other producers of the topic.
+    When a broker asks how a transaction that nobody has ended should end, `checker` is called with the transaction's
+    message.  The checker returns True to commit the transaction, False to roll it back, or None if that is not known
+    yet.  The checker is called in a thread of the producer, also for transactions of other producers of the topic.
 
     Options that are not described here have RocketMQ's names and meanings.  `send_msg_timeout_ms`,
     `send_msg_max_timeout_per_request_ms`, `linger_ms` and `poll_name_server_interval_ms` are older names of the
@@ -259,8 +259,9 @@ class Producer:
         offset in the internal topic where it waits.  Delayed messages of one `message_group` are delivered in the order
         of their times, and within a second in the order of their sends.
 
-        Raises SendFailed if no broker has acknowledged the message within the timeout and the retries.  With a spool
-        only SpoolFailed is raised.  Raises MessageIllegal if the message breaks a rule.
+        Raises SendFailed if no broker has acknowledged the message within the timeout and the retries.  A producer with
+        a spool raises only SpoolFailed, if the message could not be spooled either.  Raises MessageIllegal if the
+        message cannot be sent as it is.
         """
         timeout = self._options.timeout_s if timeout_s is None else timeout_s
         deadline = self._clock() + timeout

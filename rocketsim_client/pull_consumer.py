@@ -37,7 +37,7 @@ from rocketsim_client.transport.reads import PullAnswer, PullCall
 
 SUSPEND_S = 15.0  # RocketMQ's brokerSuspendMaxTimeMillis
 MAX_REMEMBERED = 10_000  # the leader epochs of this number of positions are kept
-CALL_MARGIN_S = 3.0  # a call may take longer than its `suspend` time by this
+CALL_MARGIN_S = 3.0  # how much longer than its `suspend` time a call may take
 
 _STATUS_BY_CODE = {
     0: PullStatus.FOUND,
@@ -49,8 +49,8 @@ _STATUS_BY_CODE = {
 
 @dataclass(frozen=True, slots=True)
 class PullResult:
-    """The answer to a pull.  `next_begin_offset` is where to pull next, whatever the status.  `broker_id` is that of
-    the broker that answered, and 0 is the master."""
+    """The answer to a pull.  `next_begin_offset` is where to pull next, whatever the status.  `broker_id` is the id of
+    the broker that answered, where 0 is the master."""
 
     status: PullStatus
     next_begin_offset: int
@@ -151,8 +151,8 @@ class PullConsumer:
         commit_offset: int | None = None,
     ) -> PullResult:
         """Pulls once from the broker that was suggested last.  If the suggested broker cannot be reached, pulls from
-        another broker of its name.  With `suspend` the broker holds the call while nothing can be read, for 15 seconds
-        or for the given number of seconds.  `expression` selects by tags, as in "TagA || TagB", or by an
+        another broker of the same broker name.  With `suspend` the broker holds the call while nothing can be read, for
+        15 seconds or for the given number of seconds.  `expression` selects by tags, as in "TagA || TagB", or by an
         `SqlExpression`.
 
         OFFSET_ILLEGAL with the broker's status OFFSET_TRUNCATED means that a slave became the master without all the
@@ -227,8 +227,8 @@ class PullConsumer:
 
     @staticmethod
     def _checked(queue: MessageQueue, answer: PullAnswer, selection: Expression) -> Records:
-        """Returns the records of the answer.  Raises BadAnswer if the answer is wrong, and the caller gets no part
-        of it."""
+        """Returns the records of the answer.  Raises BadAnswer if the answer is wrong, so that the caller gets no part
+        of a wrong answer."""
         try:
             records = Records.walk(answer.records, answer.count, answer.sizes or None)
             records.check()

@@ -60,7 +60,7 @@ def check_rows(
     start: int,
     end: int,
 ) -> None:
-    """Raises BadAnswer unless these are records of the queue with rising offsets in [start, end)."""
+    """Raises BadAnswer unless the records belong to the queue and have rising offsets in [start, end)."""
     if not len(offsets):
         return
     in_order = len(offsets) == 1 or bool((offsets[1:] > offsets[:-1]).all())

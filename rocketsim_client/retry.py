@@ -1,6 +1,6 @@
-"""Decides which calls are repeated after an error, and after which pause.  The client, the Spark sink, and the source's
-tasks and driver all use this table.  Pure: the caller passes the time. docs/spark.md and docs/client.md show the same
-table to users.
+"""Decides which calls are repeated after an error, and after which pause.  The client, the Spark sink, and the tasks
+and driver of the Spark source all use the table of this module.  Pure: the caller passes the time. docs/spark.md and
+docs/client.md show the same table to users.
 
 `another`  another member of the broker name is asked at once
 `read`     the same question is asked again a moment later: pulls by a task (pullRetries), bounds, searches and offsets
@@ -41,7 +41,8 @@ class Another(StrEnum):
     YES = "yes"
     # Only a slave's answer leads to another member, because a slave may not know a new topic or group yet.
     OF_A_SLAVE = "if a slave says it"
-    BY_A_TASK = "by a task"  # a task asks another member, but a pull of single messages raises the error
+    # A task of the Spark source asks another broker, but a pull of single messages raises the error.
+    BY_A_TASK = "by a task"
     NO = "no"
 
 
@@ -137,7 +138,8 @@ BACKGROUND = Backoff(0.1, 5.0)  # between calls for which no caller waits: repla
 
 @dataclass(slots=True)
 class Budget:
-    """One timeout for at most 1 + `retries` attempts, checked before each."""
+    """One timeout for all attempts, of which at most 1 + `retries` are made.  Time and number are checked before each
+    attempt."""
 
     deadline: float
     retries: int

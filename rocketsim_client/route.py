@@ -12,7 +12,7 @@ DEFAULT_TOPIC = "TBW102"  # the topic whose route has the brokers that create to
 
 @dataclass(frozen=True, slots=True)
 class QueueData:
-    """How many queues of a topic one broker name has."""
+    """The numbers of queues that one broker name has of a topic."""
 
     broker_name: str
     read_queue_nums: int
@@ -82,7 +82,7 @@ class TopicRoute:
         return broker.epoch if broker else 0
 
     def for_new_topic(self, topic: str, queue_nums: int) -> "TopicRoute":
-        """Returns the route that `topic` will have once a broker has created it.  This method belongs to the route of
+        """Returns the route that `topic` will have once a broker has created it.  The method is called on the route of
         the default topic."""
         queues = tuple(
             QueueData(

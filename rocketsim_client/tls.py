@@ -62,8 +62,7 @@ def why_not(address: str, tls: Tls | None, pem: Pem | None) -> str:
         )
     found = _handshake(address, pem.context)
     if found is HandshakeOutcome.CLOSED:
-        # Asked twice, because The given messages and those behind them stay in flight until the broker has answered,
-        # because the caller may still acknowledge some.
+        # Asked twice, because the server may just have been shutting down.
         found = _handshake(address, pem.context)
     if isinstance(found, ssl.SSLCertVerificationError):
         checked = f"tlsCa={tls.ca}" if tls.ca else "the public CAs, since tlsCa is not given"

@@ -104,8 +104,8 @@ def check_message_group(message_group: str) -> None:
 
 
 def check(message: Message, max_message_size: int) -> int:
-    """Returns the approximate size of the message's record.  Raises MessageIllegal if the message breaks a rule.
-    The topic is checked elsewhere."""
+    """Returns the approximate size of the message's record.  Raises MessageIllegal if the message cannot be sent as it
+    is.  The topic is checked by `check_topic`."""
     body = message.body
     if type(body) is not bytes:
         cure = "; body.encode() makes bytes of a text" if isinstance(body, str) else ""

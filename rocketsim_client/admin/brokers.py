@@ -51,7 +51,7 @@ class BrokerCommands(Commands):
         self, values: Mapping[str, str], *, broker_addr: str | None = None, cluster_name: str | None = None
     ) -> dict[str, dict[str, str]]:
         """Changes settings that can be changed at run time.  Returns the changed settings with their new values, by
-        broker address.  `brokerRole` goes to masters only, because only they can change it."""
+        broker address.  `brokerRole` goes to masters only, because a slave cannot change its role."""
         request = pb.UpdateBrokerConfigRequest(values=dict(values))
         find = self.masters if "brokerRole" in values else self._members
         return at_each(find(broker_addr, cluster_name), lambda at: _values(self._call(at, request)))
@@ -69,8 +69,8 @@ class BrokerCommands(Commands):
         while the old master answers, or while another slave has a longer log or does not answer.  The returned
         Promotion says which bytes of log are lost.
 
-        `broker_role` is SYNC_MASTER or ASYNC_MASTER.  An empty role means the old master's role, so that `SEND_OK`
-        keeps its meaning.
+        `broker_role` is SYNC_MASTER or ASYNC_MASTER.  An empty role keeps the old master's role, so that `SEND_OK`
+        means the same as before.
         """
         if broker_name is None:
             named = [member for member in self.cluster_list() if member.address == broker_addr]

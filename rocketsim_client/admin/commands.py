@@ -64,8 +64,8 @@ class Commands:
         ]
 
     def masters(self, broker_addr: str | None = None, cluster_name: str | None = None) -> list[str]:
-        """Returns the addresses that a change goes to: the given address, or those of all masters, of one cluster if
-        it is named."""
+        """Returns the given address, or else the addresses of all masters, of one cluster if `cluster_name` is
+        given."""
         if broker_addr:
             return [broker_addr]
         members = self.cluster_list(cluster_name)

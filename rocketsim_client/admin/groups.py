@@ -66,9 +66,9 @@ class GroupCommands(Commands):
         return found
 
     def consumer_connection(self, group: str) -> list[GroupClient]:
-        """Returns the clients that have consumed with the group lately, as the master of each broker name saw them, or
-        its slaves while it has no master.  A client that pops messages is listed for a minute after its last call, and
-        a client that commits offsets for ten minutes."""
+        """Returns the clients that have consumed with the group lately, as seen by the master of each broker name, or
+        by its slaves while there is no master.  A client that pops messages is listed for a minute after its last call,
+        and a client that commits offsets for ten minutes."""
         request = pb.ConsumerConnectionRequest(consumer_group=group)
         found: list[GroupClient] = []
         for name in sorted({member.broker_name for member in self.cluster_list()}):
@@ -90,8 +90,8 @@ class GroupCommands(Commands):
         queue_ids: Iterable[int] = (),
         broker_name: str | None = None,
     ) -> list[ResetOffset]:
-        """Moves a group to the first message stored at or after the timestamp, or with -1 to the end.  Without `force`
-        the group is only moved backwards.  Only masters can reset offsets."""
+        """Moves a group's offsets to the first message that was stored at or after the timestamp, or to the end if the
+        timestamp is -1.  Without `force` the group is only moved backwards.  Only masters can reset offsets."""
         request = pb.ResetOffsetByTimeRequest(
             group=group, topic=topic, timestamp=timestamp_ms, queue_ids=queue_ids, force=force
         )
@@ -104,7 +104,7 @@ class GroupCommands(Commands):
         def reset(place: str) -> list[ResetOffset]:
             name = masters[place]
             if place == name:
-                raise BrokerNotExist(f"broker {name!r} has no master, which alone can reset offsets")
+                raise BrokerNotExist(f"broker {name!r} has no master, and only a master can reset offsets")
             answer = self._call(place, request)
             return [
                 ResetOffset(MessageQueue(topic, name, entry.queue_id), entry.offset, entry.previous, status_of(answer))

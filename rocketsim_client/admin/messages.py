@@ -18,7 +18,7 @@ MAX_QUERY_MESSAGES = 64
 
 class MessageCommands(Commands):
     def query_msg_by_id(self, topic: str, msg_id: str) -> MessageView:
-        """Finds one message by its id, which is the one that the producer made, or the offset message id."""
+        """Finds one message by the id that its producer made, or by its offset message id."""
         request = pb.QueryMsgByIdRequest(topic=topic, message_id=msg_id)
         failure: RocketSimError | None = None
         for name in self._names_of(topic):
@@ -42,7 +42,7 @@ class MessageCommands(Commands):
         begin_timestamp: int = 0,
         end_timestamp: int | None = None,
     ) -> FoundMessages:
-        """Returns the newest messages with the key, newest first, from all brokers of the topic, and at most 64.  Only
+        """Returns the newest messages with the key, newest first and at most 64, from all brokers of the topic.  Only
         messages that were stored from `begin_timestamp` to `end_timestamp` (ms; None: now) are searched.  If the
         result's `more` is True, older messages may exist."""
         if not 0 < max_num <= MAX_QUERY_MESSAGES:

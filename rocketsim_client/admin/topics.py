@@ -76,8 +76,8 @@ def _made(wanted: TopicConfig, answer: Any, address: str) -> TopicConfig:
     for name in ("read_queue_nums", "write_queue_nums", "perm"):
         if getattr(made, name) != getattr(wanted, name):
             raise InvalidParameter(
-                f"topic {wanted.topic_name}: broker {address} has set {name}={getattr(made, name)} instead of "
-                f"{getattr(wanted, name)}, which brokers of its version take for the default; upgrade it, or use 1",
+                f"topic {wanted.topic_name}: broker {address} has set {name}={getattr(made, name)}, because its "
+                f"version takes {getattr(wanted, name)} for the default; upgrade the broker, or use 1",
                 address=address,
             )
     return made

@@ -39,15 +39,15 @@ class UserCommands(Commands):
         changes = {"password": password, "user_type": user_type, "user_status": user_status}
         for what, value in changes.items():
             if value == "":
-                raise InvalidParameter(f"{what} of User:{username} is empty; None leaves it as it is")
+                raise InvalidParameter(f"{what} of User:{username} is empty; pass None to keep the present one")
         request = pb.UpdateUserRequest(user=User(username=username, **changes))
         return self._call_masters(request, broker_addr, cluster_name, _changed_user)
 
     def delete_user(
         self, username: str, *, broker_addr: str | None = None, cluster_name: str | None = None
     ) -> ChangedAt:
-        """Deletes a user with its policies.  Returns the addresses of the brokers that had the user, and in
-        `statuses` which brokers have stored the deletion."""
+        """Deletes a user with its policies.  Returns the addresses of the brokers that had the user.  The result's
+        `statuses` says which brokers have stored the deletion."""
         request = pb.DeleteUserRequest(username=username)
         return self._delete(request, broker_addr, cluster_name, NotFound, f"User:{username} is not")
 
@@ -83,7 +83,7 @@ class UserCommands(Commands):
         broker_addr: str | None = None,
         cluster_name: str | None = None,
     ) -> dict[str, AclInfo]:
-        """Changes the policies of a user that already has policies, otherwise like `create_acl`."""
+        """Changes policies like `create_acl`, but only of a user that already has policies."""
         request = pb.UpdateAclRequest(acl=_acl_message(subject, policies))
         return self._call_masters(request, broker_addr, cluster_name, _changed_acl)
 

@@ -1,8 +1,8 @@
-"""Producer and consumers for programs that use asyncio.  These classes use the ordinary clients, and make their
-blocking calls in threads.
+"""Producer and consumers for programs that use asyncio.  The classes use the ordinary clients, and make their blocking
+calls in threads.
 
 If a task is cancelled, the call that it waits for continues in its thread, and only the wait ends.  A receive takes
-messages in the task itself, so a cancelled receive has taken none.
+messages in the task itself, so a cancelled receive has taken no message.
 """
 
 from rocketsim_client.aio.consumer import AsyncConsumer

@@ -37,8 +37,8 @@ class BlockingCalls:
         return await outcome(self.start(call))
 
     def finish(self, timeout_s: float | None = None) -> None:
-        """Blocks until the calls that are under way have ended, at most for `timeout_s`.  Calls that have not begun
-        by then are not made."""
+        """Blocks until the calls that are under way have ended, at most for `timeout_s`.  Calls that have not begun by
+        the end of that time are not made."""
         self._threads.shutdown(wait=False)
         wait(list(self._under_way), timeout_s)
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -88,7 +88,7 @@ def wake(waiter: "asyncio.Future[None]") -> None:
 def arguments_of(
     constructor: Callable[Concatenate[Any, P], None],
 ) -> Callable[[Callable[..., None]], Callable[Concatenate[Any, P], None]]:
-    """Decorates a method so that it has the arguments of this constructor, for type checkers and for `help`."""
+    """Decorates a method so that it has the arguments of the given constructor, for type checkers and for `help`."""
 
     def decorate(method: Callable[..., None]) -> Callable[Concatenate[Any, P], None]:
         return cast(Callable[Concatenate[Any, P], None], functools.wraps(constructor)(method))

@@ -30,9 +30,9 @@ class AsyncConsumer:
                 await consumer.ack(message)
 
     Any number of tasks may iterate, receive and acknowledge.  A receive that is cancelled, for example by
-    `asyncio.timeout`, has taken no message: messages that arrive wait for the next receive, and `close` gives them
-    back.  The thread that asks brokers ends within 15 seconds when no task waits.  Cancelling a task does not cancel
-    its `ack`, `nack` or `extend`.
+    `asyncio.timeout`, takes no message.  Messages that arrive wait for the next receive, and `close` gives them back.
+    The thread that asks brokers ends within 15 seconds when no task waits.  Cancelling a task does not cancel its
+    `ack`, `nack` or `extend`.
     """
 
     @arguments_of(Consumer.__init__)
@@ -62,7 +62,7 @@ class AsyncConsumer:
 
     @property
     def in_flight(self) -> int:
-        """How many messages are received and not settled, including those that no task has taken yet."""
+        """The number of messages that are received and not settled, including those that no task has taken yet."""
         return self._blocking.in_flight
 
     @property
@@ -84,8 +84,8 @@ class AsyncConsumer:
         return message
 
     async def receive(self, max_messages: int = BATCH, timeout_s: float | None = None) -> list[ReceivedMessage]:
-        """Waits up to `timeout_s` (None: no limit) for a message, and returns it with others that have come, 32 at
-        most.  Returns an empty list if no message came.  Errors are those of `Consumer.receive`."""
+        """Waits up to `timeout_s` (None: no limit) for a message.  Returns at most `max_messages` of the messages that
+        have come.  Returns an empty list if no message came.  Errors are those of `Consumer.receive`."""
         if max_messages < 1:
             raise InvalidParameter(f"receive of {max_messages} messages: ask for at least 1")
         return await self._receive(max_messages, min(max_messages, BATCH), timeout_s)
@@ -171,14 +171,14 @@ class AsyncConsumer:
         try:
             return await self._settling.result(call)
         finally:
-            self._wake_all()  # the next message of a message group may be free now
+            self._wake_all()  # the settled message may have blocked the next one of its message group
 
     # --- the end --------------------------------------------------------------------------------------------------
 
     async def close(self, timeout_s: float = 5.0) -> None:
-        """Waits for acks that are under way, at most for `timeout_s`.  Then ends receives, and gives back messages
-        that are not settled, so that other consumers get them at once, again at most for `timeout_s`.  If the task
-        is cancelled, closing continues, and a second `close` waits for its end."""
+        """First waits for acks that are under way, at most for `timeout_s`.  After the acks, ends receives and gives
+        back messages that are not settled, so that other consumers get them at once.  Giving back takes at most
+        `timeout_s` again.  If the task is cancelled, closing continues, and a second `close` waits for its end."""
         await self._closing.result(partial(self._close, timeout_s))
 
     def _close(self, timeout_s: float) -> None:

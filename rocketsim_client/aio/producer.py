@@ -106,8 +106,8 @@ class AsyncProducer:
         return await self._calls.result(send)
 
     def transaction(self, *, timeout_s: float | None = None) -> AsyncTransaction:
-        """Begins a transaction, like `Producer.transaction`.  The end of an `async with` block commits its message,
-        unless the block ends with an exception.
+        """Begins a transaction, like `Producer.transaction`.  The end of an `async with` block commits the
+        transaction's message, unless the block ends with an exception.
 
             async with producer.transaction() as transaction:
                 await transaction.send(Message("Orders", b"paid"))

@@ -23,9 +23,9 @@ class AsyncPullConsumer:
             for queue in await consumer.message_queues("TopicTest"):
                 pulled = await consumer.pull(queue, await consumer.min_offset(queue))
 
-    A pull changes nothing, so it can be repeated after a cancellation.  A cancelled commit continues.  At most 32 pulls
-    and reads are under way at a time, and further ones wait.  Each call returns and raises the same as the call of
-    PullConsumer with its name.
+    A pull changes nothing, so it can be repeated after a cancellation.  A commit continues in its thread when its task
+    is cancelled.  At most 32 pulls and reads are under way at a time, and further ones wait.  Each call returns and
+    raises the same as the call of PullConsumer with its name.
     """
 
     @arguments_of(PullConsumer.__init__)
@@ -104,7 +104,7 @@ class AsyncPullConsumer:
         return await self._calls.result(partial(self._blocking.committed, queue))
 
     async def committed_all(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:
-        """Returns the next offset that the group has to read in each of many queues."""
+        """Returns, for each queue, the next offset that the group has to read."""
         return await self._calls.result(partial(self._blocking.committed_all, queues))
 
     async def commit(self, queue: MessageQueue, offset: int) -> int:

@@ -53,8 +53,8 @@ class Consumer:
 
     `name_server` is `host:port;host:port`, or a Connection, which says where the cluster is and how its servers are
     called.  `name_server` is empty if `brokers` (broker name -> broker id -> `host:port`) is given.  `topics` is a
-    topic, or several, or topic -> filter.  A filter is tags, as in "TagA || TagB", or an `SqlExpression`, which brokers
-    evaluate (their `enablePropertyFilter`).  Durations are in seconds:
+    topic, several topics, or a mapping topic -> filter.  A filter is tags, as in "TagA || TagB", or an `SqlExpression`,
+    which brokers evaluate (their `enablePropertyFilter`).  Durations are in seconds:
 
     For `invisible_s` (60) after a delivery the broker gives the message to no other consumer.  After half of
     `invisible_s` this consumer asks the broker for more time, until `renew_for_s` after it received the message (three
@@ -150,7 +150,7 @@ class Consumer:
 
     @property
     def in_flight(self) -> int:
-        """How many messages are received and not settled, including those that no caller has taken yet."""
+        """The number of messages that are received and not settled, including those that no caller has taken yet."""
         return len(self._inbox.in_flight)
 
     @property
@@ -178,9 +178,9 @@ class Consumer:
         return found[0] if found else None
 
     def receive(self, max_messages: int = BATCH, timeout_s: float | None = None) -> list[ReceivedMessage]:
-        """Waits up to `timeout_s` (None: no limit) for a message, and returns it with others that have come, 32 at
-        most.  Returns an empty list if no message came.  Brokers that do not answer are asked again.  Raises an error
-        if no broker has answered within `timeout_s`."""
+        """Waits up to `timeout_s` (None: no limit) for a message.  Returns at most `max_messages` of the messages that
+        have come.  Returns an empty list if no message came.  Brokers that do not answer are asked again.  Raises an
+        error if no broker has answered within `timeout_s`."""
         if max_messages < 1:
             raise InvalidParameter(f"receive of {max_messages} messages: ask for at least 1")
         return self._poller.receive(max_messages, min(max_messages, BATCH), timeout_s)
@@ -192,14 +192,14 @@ class Consumer:
     ) -> CommitStatus:
         """Acknowledges the messages, so that they are not delivered again.  The status says which brokers have stored
         the ack.  If the messages are on several brokers, the least safe status is returned.  `COMMIT_OK` means that the
-        ack is final in the broker's mode.  `SLAVE_NOT_AVAILABLE` means that a SYNC_MASTER had no slave.  If the master
-        is lost before a slave has stored the ack, the messages are delivered again.
+        ack is stored as safely as the broker's role asks for.  `SLAVE_NOT_AVAILABLE` means that a SYNC_MASTER had no
+        slave.  If the master is lost before a slave has stored the ack, the messages are delivered again.
 
         Raises InvalidReceiptHandle if some deliveries were over, whose messages are then delivered again.  All other
         messages of the call are acknowledged nevertheless.  Raises TopicNotExist if the topic was deleted, and the
         messages are not delivered again.  After any other error it is unknown which messages are acknowledged.  The
-        consumer keeps the messages, so acknowledge them again.  An error is also raised if a disk or slave does not
-        confirm the ack before `timeout_s` is over.
+        consumer keeps these messages, so that they can be acknowledged again.  An error is also raised if a disk or
+        slave does not confirm the ack before `timeout_s` is over.
         """
         self._inbox.check_open()
         return self._settler.ack(_listed(messages), timeout_s)

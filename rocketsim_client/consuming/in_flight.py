@@ -47,7 +47,7 @@ class InFlight:
 
     @property
     def room(self) -> int:
-        """How many more messages may be asked for, which is 0 at one of the two limits."""
+        """How many more messages may be asked for, or 0 while `most` or `most_bytes` is reached."""
         return self._most - len(self._held) if self.size_bytes < self._most_bytes else 0
 
     @property

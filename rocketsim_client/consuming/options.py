@@ -10,7 +10,7 @@ from rocketsim_client.errors import InvalidParameter
 from rocketsim_client.expression import SqlExpression, TagExpression, expression_of
 
 MAX_INVISIBLE_S = MAX_INVISIBLE_MS / 1000
-RENEWALS = 6  # times that a consumer looks for due renewals within one invisible time
+RENEWALS = 6  # how often a consumer looks for due renewals within one invisible time
 
 Topics = str | Iterable[str] | Mapping[str, str | SqlExpression | None]
 

@@ -1,4 +1,5 @@
-"""Asks brokers for messages.  One thread at a time asks, and all others wait for the messages that come."""
+"""Asks brokers for messages.  One thread at a time asks brokers, and all other threads wait for the messages that
+come."""
 
 import itertools
 import logging
@@ -67,8 +68,9 @@ class Poller:
         self._under_way = UnderWay()
 
     def receive(self, at_most: int, batch: int, timeout_s: float | None) -> list[ReceivedMessage]:
-        """Returns messages of the inbox.  While the inbox has none, asks brokers for `batch` messages at a time.
-        Returns an empty list if no message came in time.  Raises if every source has failed."""
+        """Returns messages of the inbox.  While the inbox has no message, asks brokers for `batch` messages at a time.
+        Returns an empty list if no message came in time.  Raises the last error if every source (topic and broker name)
+        has failed."""
         found = self._wait_until(lambda now: self._inbox.in_flight.hand_out(at_most, now), batch, timeout_s)
         if not found and (error := self.failure()) is not None:
             raise error
@@ -94,8 +96,8 @@ class Poller:
         return None
 
     def _wait_until(self, look: Callable[[float], T], batch: int, timeout_s: float | None) -> T | None:
-        """Calls `look` until it finds something in the inbox, and asks brokers meanwhile.  Returns None if `look` found
-        nothing in time."""
+        """Asks brokers, and calls `look` after each answer, until `look` finds something in the inbox.  Returns None if
+        `look` found nothing in time."""
         until = float("inf") if timeout_s is None else self._clock() + timeout_s
         has_asked = was_told = False
         while True:
@@ -133,8 +135,8 @@ class Poller:
 
     def ask(self, room: int, left_s: float, *, has_to_return_soon: bool) -> None:
         """Asks each topic and broker (source) once.  A single source is long-polled.  Several sources are first asked
-        without a wait, and then one of them, in turns, is long-polled for 0.1 s per source, 1 s at most.  Messages at
-        the other sources have to wait during a long poll."""
+        without a wait.  If none of them has a message, one source is long-polled for 0.1 s per source, 1 s at most, and
+        the sources take turns.  Messages at the other sources have to wait during a long poll."""
         sources = self._turned(self.current_sources())
         open_ones = [source for source in sources if source.retry_at <= self._clock()]
         if not open_ones:
@@ -217,7 +219,7 @@ class Poller:
         source.retry_at = self._clock() + (10.0 if holds_up_others else POLLS.pause_s(source.failures))
 
     def end(self, until: float) -> None:
-        """Ends the call of the thread that asks brokers, and waits for that thread, which keeps the messages that the
+        """Ends the call of the thread that asks brokers, and waits for that thread, which still takes the messages that
         brokers answer.
 
         First the broker is asked to answer its long poll at once.  If the broker does not answer within a second, the

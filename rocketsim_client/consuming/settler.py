@@ -31,10 +31,10 @@ UNSUPPORTED = 3  # RocketMQ's code of a broker that is too old for these calls
 class Settlement:
     """One of the ways to settle messages.
 
-    `what` names the settlement in errors.  `call` settles messages of one topic and broker, at an address, within a
-    number of seconds.  `done` is called with the receipt handle of each settled message.  With `gives_back` the call
-    ends deliveries, so a repeated call may find that they have ended.  With `renews` no caller waits for the
-    settlement, and messages that another call has settled in the meantime are left out.
+    `what` names the settlement in errors.  `call` settles messages of one topic at one broker's address, within a
+    number of seconds.  `done` is called with the receipt handle of each settled message.  `gives_back` is True for a
+    call that ends deliveries, so that a repeated call may find the deliveries ended already.  `renews` is True for a
+    renewal, for which no caller waits, and which leaves out messages that were settled in the meantime.
     """
 
     what: str
@@ -46,8 +46,8 @@ class Settlement:
 
 @dataclass(slots=True)
 class Batch:
-    """The messages of one call, which are of one topic and broker, and at most as many as a broker takes.  `error`
-    is that of the last attempt."""
+    """The messages of one call, which are of one topic and broker, and at most as many as a broker takes.  `error` is
+    the error of the last attempt."""
 
     messages: list[ReceivedMessage]
     error: RocketSimError | None = None
@@ -83,7 +83,8 @@ class Settler:
     def nack(self, messages: Sequence[ReceivedMessage], delay_s: float | None, timeout_s: float | None) -> CommitStatus:
         with self.moving(messages):
             # In an ordered group the messages behind the given ones are given back as well, to be delivered after them.
-            # All of them stay in flight until the broker has answered, because the caller may still acknowledge some.
+            # The given messages and those behind them stay in flight until the broker has answered, because the caller
+            # may still acknowledge some.
             in_flight = self._inbox.in_flight
             with self._inbox.changed:
                 behind = {one.receipt_handle: in_flight.behind(one.receipt_handle) for one in messages}
@@ -163,9 +164,9 @@ class Settler:
     def _settle(
         self, settlement: Settlement, messages: Iterable[ReceivedMessage], timeout_s: float | None
     ) -> CommitStatus:
-        """Makes the calls, one for each topic and broker, and repeats those that have failed while that may help and
-        time is left.  In each round a call gets an equal share of the remaining time, so that a broker that does not
-        answer leaves time for the others.  Errors are raised after all calls have ended."""
+        """Makes one call for each topic and broker.  Failed calls are repeated while time is left and another attempt
+        may help.  In each round a call gets an equal share of the remaining time, so that a broker that does not answer
+        leaves time for the others.  Errors are raised after all calls have ended."""
         until = self._clock() + (self._options.timeout_s if timeout_s is None else timeout_s)
         left, over, failures = [Batch(some) for some in _chunks(messages)], list[ReceivedMessage](), 0
         given_up: list[RocketSimError] = []
@@ -218,7 +219,7 @@ class Settler:
         if answer.again:
             raise ServiceNotAvailable(
                 f"{len(messages)} messages of {topic} are {settlement.what} on broker {broker_name}, but its disk or "
-                f"slave did not take that in time ({answer.status.name}): do it again"
+                f"slave did not confirm that in time ({answer.status.name}): repeat the call"
             )
         return answer
 

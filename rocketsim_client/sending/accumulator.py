@@ -125,7 +125,7 @@ class Accumulator(Generic[E]):
 
     def due_in(self, now: float) -> float | None:
         """Returns in how many seconds an open batch may be sent even if no batch under way ends before.  Returns None
-        if no open batch waits for a time."""
+        if no open batch would be sent by time alone."""
         dues = [
             self._due(lane)
             for lane in self._lanes.values()

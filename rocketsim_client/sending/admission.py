@@ -40,8 +40,8 @@ class Admission:
         choice: "PublishTable | AcceptingTable",
         deliver_at: datetime | float | None = None,
     ) -> tuple[Kind, Pending, int]:
-        """Returns how the message is sent, its entry with the queue, and its size.  MessageIllegal says what is wrong
-        with the message.
+        """Returns three values: the kind of the send, the message's entry with its queue, and the message's size.
+        MessageIllegal says what is wrong with the message.
 
         An empty message group counts as none, like an empty property.
         """

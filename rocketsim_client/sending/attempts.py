@@ -1,4 +1,4 @@
-"""Sends one batch again and again until a broker acknowledges it.  Blocks its caller, and knows nothing of threads or
+"""Sends one batch again and again until a broker acknowledges it.  The module blocks its caller, and uses no threads or
 futures.
 
 All attempts share one timeout.  After a failed attempt the route is asked for again, and a batch that may move goes to
@@ -77,9 +77,9 @@ class SendAttempts:
         )
 
     def send(self, batch: OutgoingBatch, deadline: float, retries: int) -> BatchPart:
-        """Returns when a broker has acknowledged the whole batch.  Raises when time or retries are used up, or when
-        another attempt cannot help.  Raises QueueNotExist if the batch may not move and its queue is gone.  After a
-        lost answer a message may be stored twice, always under the same message id."""
+        """Returns when a broker has acknowledged the whole batch.  Raises an error when time or retries are used up, or
+        when another attempt cannot help.  Raises QueueNotExist if the batch may not move and its queue is gone.  After
+        a lost answer a message may be stored twice, always under the same message id."""
         budget = Budget(deadline, retries)
         tried: list[str] = []
         failure: RocketSimError | None = None

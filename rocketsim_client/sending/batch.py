@@ -82,7 +82,7 @@ class OutgoingBatch:
         return self._selected(lambda values: values[start:end])
 
     def take(self, rows: npt.NDArray[np.int64]) -> "OutgoingBatch":
-        """Returns a batch of these rows.  This works only for a batch of columns, because rows are taken from
+        """Returns a batch of these rows.  The method works only for a batch of columns, because rows are taken from
         arrays."""
         return self._selected(
             lambda values: values.take(numbers(rows)) if isinstance(values, pa.Array) else values[rows]

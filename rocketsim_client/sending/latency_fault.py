@@ -42,8 +42,8 @@ class LatencyFaultTolerance:
         return item is None or now >= item.available_from
 
     def pick_one_at_least(self, now: float) -> str | None:
-        """Chooses a broker when all are avoided: in turn, the brokers of the better half.  An available broker is
-        better than an avoided one.  Among the others the faster one is better, or, if both are as fast, the one that is
+        """If all brokers are avoided, chooses the brokers of the better half in turn.  An available broker is better
+        than an avoided one.  Among the others the faster one is better, or, if both are as fast, the one that is
         available sooner.  Returns None if no send has ended yet."""
         if not self._items:
             return None

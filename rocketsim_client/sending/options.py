@@ -49,5 +49,7 @@ class SpoolOptions:
         spool."""
         enough = frozenset(until)
         if SendStatus.SPOOLED in enough or not all(isinstance(status, SendStatus) for status in enough):
-            raise InvalidParameter(f"spool_until {until!r}: statuses of a broker, as SendStatus.SLAVE_NOT_AVAILABLE")
+            raise InvalidParameter(
+                f"spool_until {until!r}: give statuses of a broker, such as SendStatus.SLAVE_NOT_AVAILABLE"
+            )
         return cls(directory=Path(directory).absolute(), max_bytes=max_bytes, enough=enough | {SendStatus.SEND_OK})

@@ -43,7 +43,8 @@ class Outbox:
         self.start_anew()
 
     def start_anew(self) -> None:
-        """Makes the outbox empty, with new locks and no threads.  Is called at the beginning, and in a forked child."""
+        """Makes the outbox empty, with new locks and no threads.  The method is called by the constructor, and in a
+        forked child."""
         options = self._options
         self._accumulator: Accumulator[Pending] = Accumulator(
             linger_s=options.linger_s, batch_bytes=options.batch_bytes, max_in_flight=options.max_in_flight

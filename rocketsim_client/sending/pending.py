@@ -28,8 +28,7 @@ class Pending(Future[Any]):
     a condition, because they are asked for the result when they are done, or have a callback.  The future keeps the
     message until it is done.
 
-    The lock `_making` prevents that one thread makes the condition while a sender finishes the future without a
-    condition.
+    The lock `_making` keeps one thread from making the condition while a sender finishes the future without it.
     """
 
     def __init__(

@@ -17,7 +17,8 @@ from rocketsim_client.sending.latency_fault import LatencyFaultTolerance
 from rocketsim_client.sending.options import ProducerOptions
 from rocketsim_client.sending.selection import RoundRobin
 
-NEW_TOPIC_FOR_S = 1.0  # a route is looked up again after this time, because a new topic begins with the default topic's
+# A route is looked up again after this time, because a new topic begins with the default topic's route.
+NEW_TOPIC_FOR_S = 1.0
 NEWER_ROUTE_WAIT_S = 0.5  # a caller waits no longer for a newer route
 
 
@@ -76,7 +77,7 @@ class PublishTable:
         self._infos.pop(topic, None)
 
     def note_send(self, broker_name: str, began: float, *, failed: bool) -> None:
-        """Notes for fault avoidance that a send to the broker has ended now, which began at the time `began`."""
+        """Notes, for fault avoidance, the end of a send to the broker that began at the time `began`."""
         if self._faults is not None:
             now = self._clock()
             self._faults.update(broker_name, (now - began) * 1000, now, isolation=failed)

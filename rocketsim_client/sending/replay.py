@@ -5,7 +5,7 @@ when a broker has stored it as safely as the producer asks for (`spool_until`).
 
 One thread decides which broker gets the records of which lanes.  Each broker that has to get records gets a thread of
 its own, which sends some of them and ends, so that a broker that does not answer delays no other broker.  After a
-failure the broker's thread waits before it ends.  During that pause the broker gets no records, but the lanes may go to
+failure the broker's thread pauses before it ends.  During the pause the broker gets no records, but its lanes may go to
 other brokers.
 
 A broker may have stored records less safely than the producer asks for, for example a SYNC_MASTER without its slave.
@@ -34,7 +34,7 @@ from rocketsim_client.sending.spool_file import Row
 
 logger = logging.getLogger(__name__)
 
-FRAME_BYTES = 2 << 20  # larger than a producer's batch, because a spool has to empty faster than it fills
+FRAME_BYTES = 2 << 20  # larger than a producer's batch, because a spool has to be emptied faster than it is filled
 
 Queues = Mapping[Lane, MessageQueue | None]
 
@@ -291,7 +291,7 @@ class Replay:
             )
 
     def _is_gone(self, row: Row) -> bool:
-        """Returns True if the caller named a queue that its broker does not have any more, by the route."""
+        """Returns True if the caller named a queue that, by the current route, its broker no longer has."""
         lane, queues = Lane(row.topic, row.lane), self._publish_table.queues(row.topic)
         queue = lane.queue(queues)
         if not lane.is_queue or queue is None or queue in queues:

@@ -26,7 +26,7 @@ from rocketsim_client.sending.publish_info import PublishTable
 _MESSAGE_OF_FRAME = re.compile(r"message (\d+) of the frame (.*)", re.S)
 Cuts = Iterable[tuple[OutgoingBatch, Positions]]  # the parts of a batch, each with its rows
 
-NEW_ROUTES = 2  # times that an ordered send gets new queues after the topic's queues have changed
+NEW_ROUTES = 2  # how often an ordered send gets new queues after the topic's queues have changed
 MAY_MOVE = frozenset({Kind.SYNC, Kind.ASYNC, Kind.ONEWAY, Kind.ALONE})
 
 
@@ -67,8 +67,8 @@ class MessageSender(Protocol):
 
 
 class Sender:
-    """Sends messages without a spool.  `peer` is a server that this client talks to.  This machine's address towards
-    that server is part of message ids.  Thread-safe."""
+    """Sends messages without a spool.  `peer` is a server that this client talks to, and the message ids have this
+    machine's address as `peer` sees it.  Thread-safe."""
 
     def __init__(
         self, attempts: SendAttempts, publish_table: PublishTable, options: ProducerOptions, peer: str
@@ -317,8 +317,7 @@ def _plain(values: Sequence[int]) -> Sequence[int]:
 
 
 def of_its_row(error: MessageIllegal, outgoing: OutgoingBatch) -> MessageIllegal:
-    """A broker's refusal names a message by its number in the frame.  Returns the same refusal with the row of the
-    caller's columns."""
+    """Returns a broker's refusal with the row of the caller's columns, instead of the message's number in the frame."""
     said = _MESSAGE_OF_FRAME.match(str(error))
     if said is None or outgoing.rows is None or int(said[1]) >= len(outgoing.rows):
         return error

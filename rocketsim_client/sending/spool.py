@@ -1,4 +1,4 @@
-"""A spool keeps messages that no broker has taken yet on this machine's disk, in lanes.
+"""A spool keeps messages on this machine's disk, in lanes, until a broker takes them.
 
 A lane is a set of messages that keep their order.  The messages of one message group are a lane, whose name is the hash
 that also chooses their queue.  The messages for one queue that the caller named are another lane.  The messages of a
@@ -178,7 +178,7 @@ class Spool:
         with self._lock:
             if self.is_parents:
                 raise SpoolFailed(
-                    f"spool {self.directory}: it belongs to the parent process; make a new producer in this process"
+                    f"spool {self.directory} belongs to the parent process; make a new producer in this process"
                 )
             if self._refusal:
                 raise SpoolFailed(self._refusal)
@@ -323,8 +323,8 @@ class Spool:
             )
 
     def close(self) -> None:
-        """Leaves the records on the disk for the next producer that opens the directory.  `end_replay` must be
-        called before."""
+        """Leaves the records on the disk for the next producer that opens the directory.  `end_replay` must be called
+        first."""
         self._look_at_files()
         with self._lock:
             if self._closed or self.is_parents:

@@ -103,8 +103,8 @@ class SpoolingSender:
                 self.send_messages(part)
 
     def _attempt(self, lot: Lot, outgoing: OutgoingBatch) -> list[Lot]:
-        """Sends the messages like `Sender.attempt`.  Messages that were accepted without a queue get one first, and
-        are returned as parts, which the caller has to send."""
+        """Sends the messages like `Sender.attempt`.  If the messages were accepted without a queue, only gives them
+        queues, and returns parts that the caller has to send."""
         if cast(MessageQueue, lot.entries[0].queue).broker_name != NO_BROKER:
             return self._sender.attempt(lot, outgoing)
         if not lot.entries[0].by_group:

@@ -112,14 +112,15 @@ class Transaction:
 
     def commit(self) -> CommitStatus:
         """Commits the message: readers see it when the call returns.  The status says which brokers have stored the
-        commit.  `COMMIT_OK` means that the commit is final in the broker's mode.  `SLAVE_NOT_AVAILABLE` means that a
-        SYNC_MASTER had no slave.  If the master is lost before a slave has the commit, a broker asks the producer about
-        the transaction again, or the message is lost, too.  A second commit is answered like the first.
+        commit.  `COMMIT_OK` means that the commit is stored as safely as the broker's role asks for.
+        `SLAVE_NOT_AVAILABLE` means that a SYNC_MASTER had no slave.  If the master is lost before a slave has the
+        commit, a broker asks the producer about the transaction again, or the message is lost, too.  A second commit is
+        answered like the first.
 
         Raises SendFailed if it is not known whether the message is committed.  After a SendFailed the broker asks the
-        producer.  Raises NotFound if the transaction is not open any more, because the broker has given it up, its
-        topic was deleted, or it was rolled back.  Raises ClientClosed if the producer was closed before, and the broker
-        will ask another producer.
+        producer's checker.  Raises NotFound if the transaction is not open any more, because the broker has given it
+        up, its topic was deleted, or it was rolled back.  Raises ClientClosed if the producer was closed before, and
+        the broker will ask another producer.
         """
         return self._end(commit=True)
 

@@ -25,7 +25,7 @@ class NameServers:
 
     def ask(self, ask: Callable[[str], T]) -> T:
         """Calls `ask` with one address after the other, and returns the first answer.  Raises TopicNotExist only if
-        every name server that answers says so, because one that has just started knows no topics yet."""
+        every name server that answers says so, because a name server that has just started knows no topics yet."""
         unknown: TopicNotExist | None = None
         failure: Unreachable | None = None
         unreachable = self._unreachable.current(time.monotonic())

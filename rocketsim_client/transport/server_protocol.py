@@ -2,7 +2,7 @@
 wrong address.
 
 A gRPC server sends the first bytes (HTTP/2's SETTINGS) by itself.  RocketMQ's servers send nothing until they are
-asked.  Over TLS a gRPC server agrees on the protocol `h2`, and RocketMQ's servers agree on none.
+asked.  Over TLS a gRPC server agrees on the protocol `h2`, and RocketMQ's servers agree on no protocol.
 """
 
 import socket

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class StaticRoute:
-    """A transport whose routes come from the broker addresses that the user gave.  All other calls go to another
+    """A transport whose routes come from the broker addresses that the user gave.  All other calls go to the wrapped
     transport."""
 
     def __init__(self, transport: Transport, brokers: Brokers) -> None:
@@ -110,7 +110,7 @@ class StaticRoutes:
         return slaves
 
     def _set_master(self, name: str, broker_id: int, address: str) -> None:
-        """Gives the broker id of the master to this member, and its former id to the former master."""
+        """Gives the master's broker id to this member, and this member's former id to the former master."""
         members = dict(self._brokers[name])
         former = members.pop(MASTER_ID, address)
         self._brokers[name] = members | {broker_id: former, MASTER_ID: address}

@@ -93,7 +93,7 @@ def test_a_search_by_key_until_1970_finds_nothing(broker: BrokerThread, admin: A
 
 def test_empty_settings_of_a_user_are_refused(admin: Admin) -> None:
     for what in ("password", "user_type", "user_status"):
-        with pytest.raises(InvalidParameter, match=f"{what} of User:u is empty; None leaves it as it is"):
+        with pytest.raises(InvalidParameter, match=f"{what} of User:u is empty; pass None to keep the present one"):
             admin.update_user("u", **{what: ""})
 
 

@@ -126,7 +126,7 @@ class RemotingAdmin:
         return pb.UpdateSubGroupResponse(group=group)
 
     def _list_sub_groups(self, address: str, _: Message, timeout_s: float) -> pb.ListSubGroupsResponse:
-        """Leaves out the attributes of groups, because `updateSubGroup` changes none here."""
+        """Leaves out the attributes of groups, because `updateSubGroup` cannot change them here."""
         found = pb.ListSubGroupsResponse()
         for name, config in sorted(self._group_table(address, timeout_s).items()):
             group = found.groups.add(group_name=name)
@@ -292,8 +292,8 @@ def texts(value: Any) -> dict[str, str]:
 
 
 def changes_of(present: Mapping[str, str], wanted: Mapping[str, str]) -> list[str]:
-    """Returns what changes the present attributes to the wanted ones, in the form that RocketMQ's updateTopic takes.
-    Attributes that stay are left out, because RocketMQ refuses some of them even with the same value."""
+    """Returns the changes from the present attributes to the wanted ones, in the form that RocketMQ's updateTopic
+    takes.  Attributes that stay are left out, because RocketMQ refuses some of them even with the same value."""
     removed = [f"-{name}" for name in present if name not in wanted]
     return [*(f"+{name}={value}" for name, value in wanted.items() if present.get(name) != value), *removed]
 

@@ -1,8 +1,8 @@
 """One connection to a server: any thread sends requests, and one thread reads answers and passes them to the callers.
 
 A server also sends requests over the connection.  Only a flag in the header tells a server's request from an answer.
-The number of a server's request does not, because the server counts its own requests, and may use the number of a
-request that waits here for an answer.
+The number of a request is no help, because a server counts its own requests, and may use the number of a request that
+waits here for an answer.
 """
 
 import itertools
@@ -199,8 +199,8 @@ class Connection:
 
 
 def _numbers(form: Form, head: bytes) -> tuple[int, int]:
-    """Returns the flag and the request's number (opaque).  The whole header is decoded only if a search does not find
-    them."""
+    """Returns the flag and the request's number (opaque).  The whole header is decoded only if a search of its bytes
+    does not find these values."""
     if form is Form.JSON and head.count(b'"flag"') == 1 == head.count(b'"opaque"'):
         flag, opaque = _FLAG.search(head), _OPAQUE.search(head)
         if flag and opaque:

@@ -1,4 +1,4 @@
-"""Makes a group that commits visible to RocketMQ's tools.
+"""Makes a consumer group visible to RocketMQ's tools when the group commits.
 
 `mqadmin consumerProgress` and the dashboard list the groups whose topic `%RETRY%group` exists.  RocketMQ's consumers
 create this topic with their first heartbeat.  This client sends no heartbeats, because a heartbeat would make it a
@@ -42,7 +42,7 @@ class Groups:
         self._done: set[tuple[str, str]] = set()
 
     def committed(self, address: str, group: str, timeout_s: float) -> None:
-        """Registers the group at the broker, unless it has done so before.  The method is called after the group has
+        """Registers the group at the broker, unless that was done before.  The method is called after the group has
         committed offsets at this broker."""
         if self._register == "false" or (address, group) in self._done:
             return

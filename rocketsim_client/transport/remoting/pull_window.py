@@ -85,8 +85,8 @@ class _Range(Generic[T]):
 
 
 class PullWindow(Generic[T]):
-    """Plans the pulls of several ranges.  With `filtered`, the broker filters.  `step` is the number of messages
-    that the broker returns for a pull, or None if that is not known yet."""
+    """Plans the pulls of several ranges.  `filtered` means that the broker leaves messages out.  `step` is the number
+    of messages that the broker returns for a pull, or None if that is not known yet."""
 
     def __init__(
         self, ranges: Sequence[QueueRange | OffsetRange], *, filtered: bool, step: int | None = None, most: int = MOST
@@ -239,8 +239,8 @@ class PullWindow(Generic[T]):
         return None
 
     def _learn(self, got: int, asked: int) -> None:
-        """Learns from the first answer how many messages the broker returns for a pull.  If the range has fewer
-        messages than that, the default of 32 is assumed."""
+        """Learns from the first answer how many messages the broker returns for a pull.  If the broker returned all
+        messages that were asked for, its limit stays unknown, and at least 32 is assumed."""
         self._cap = max(got, USUAL_STEP)
         self._step = self._cap if got == asked else got
         self._knows_step = True

@@ -256,7 +256,7 @@ class RemotingReads:
     ) -> None:
         replies = self._connections.calls(address, requests, timeout_s)
         if any(reply.header.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST for reply in replies):
-            # A broker of 5.x that may create groups creates this one at the group's first pull.
+            # A broker of 5.x that may create groups creates a group at the group's first pull.
             self.pull(address, PullCall(group, queue.topic, queue.queue_id, 0, max_msg_nums=1), timeout_s)
             replies = self._connections.calls(address, requests, timeout_s)
         for reply, request in zip(replies, requests, strict=True):
@@ -301,8 +301,8 @@ class RemotingReads:
     def _only_committed(
         self, address: str, group: str, queues: Sequence[MessageQueue], found: Sequence[int], timeout_s: float
     ) -> list[int]:
-        """Replaces each 0 that the group has not committed by -1.  A broker of 4.x answers 0 also if the group has
-        no offset, so this reads the broker's table of all offsets."""
+        """Replaces each 0 that the group has not committed by -1.  A broker of 4.x answers 0 also if the group has no
+        offset, so the broker's table of all offsets is read."""
         request = Request(RequestCode.GET_ALL_CONSUMER_OFFSET, "the table of all offsets", {})
         body = body_of(self._connections.call(address, request, timeout_s).body, address)
         table = part(body, "offsetTable", dict, address)

@@ -53,7 +53,7 @@ class Wire:
         """Sends all bytes.  Raises TimeoutError at the deadline (of `time.monotonic`), after which the connection
         cannot be used."""
         if not self._writing.acquire(timeout=max(deadline - time.monotonic(), 0.001)):
-            raise TimeoutError("a request before this one is still being written")
+            raise TimeoutError("an earlier request is still being written")
         try:
             view = memoryview(data)
             while view:
@@ -65,7 +65,7 @@ class Wire:
                             view = view[self._socket.send(view) :]
                 except _AGAIN as error:
                     if not self._wait(not isinstance(error, ssl.SSLWantReadError), deadline):
-                        raise TimeoutError("the server does not take the request") from None
+                        raise TimeoutError("the server does not read the request") from None
         finally:
             self._writing.release()
 
