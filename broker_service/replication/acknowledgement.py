@@ -72,9 +72,9 @@ def change_waits(
 ) -> tuple[Wait, Wait, Wait]:
     """Makes the (flush, replica, metadata) waits of an operator's change that slaves get as change `sequence`.  Pure.
 
-    An operator's change waits as a commit does.  If the change has also appended to the log, up to `end_offset`, the
-    waits cover these records as those of a put do.  With `in_any_mode` the change waits for a slave to have the
-    metadata even without SYNC_MASTER.
+    An operator's change waits as a commit does.  A change that has also appended to the log, up to `end_offset`, waits
+    for the appended records as a put does.  With `in_any_mode` the change waits for a slave to have the metadata even
+    without SYNC_MASTER.
     """
     flush, replica = put_waits(levels, tracker, flushed_offset, end_offset, now, timeout_s)
     waits_for_slave = levels.sync_master or in_any_mode

@@ -23,10 +23,10 @@ class EpochFile:
     - `is_noted`: the file has the same content as this object.
     - `promised`: the promise of this slave to a candidate; None once the slave's log has the promised epoch.
 
-    A failed promotion must be undone even if the disk is full, and therefore without a write.  To make this possible,
-    an epoch that a promotion began is valid only if the role on disk (`role_file.py`) is master, or if the epoch has
-    bytes.  A slave ignores an epoch that is not valid, and uses the list from before the promotion.  That earlier list
-    keeps even epochs without bytes, by which this broker recognises masters that were replaced.
+    An epoch that a promotion began is valid only if the role on disk (`role_file.py`) is master, or if the epoch has
+    bytes.  A failed promotion is therefore undone without a write, even on a full disk.  A slave ignores an epoch that
+    is not valid, and uses the list from before the promotion.  The list from before the promotion keeps even epochs
+    without bytes, by which this broker recognises masters that were replaced.
     """
 
     def __init__(self, path: Path, log_end_offset: int, files: Files | None = None) -> None:
@@ -64,7 +64,7 @@ class EpochFile:
             raise StoreCorrupt(
                 f"{self._path} is damaged ({error}): only this file records which master wrote which part of the log. "
                 "Copy it from the broker's peer, or start this broker with an empty store as a slave of its peer. "
-                "If this broker was the master, promote the peer before that"
+                "If this broker was the master, promote the peer before this broker starts"
             ) from error
 
     def save(

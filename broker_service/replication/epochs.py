@@ -5,8 +5,8 @@ log offset of its first byte; it ends where the next epoch starts.  Within an ep
 slaves copy, so two logs are equal up to the point where their epochs differ.
 
 The number is 10**12 times the number of promotions plus the number of starts since: 2000000000005 is the fifth start
-after the second promotion.  With such numbers, a master that was replaced never reaches the epochs of the promoted one,
-however often it restarts.  Older versions counted differently: the last two digits were a broker id, and the others
+after the second promotion.  A master that was replaced never reaches the epochs of the promoted one, however often it
+restarts.  Older versions counted differently: the last two digits were a broker id, and the others
 counted promotions and starts together.  A number that an older version made counts as a number of starts without a
 promotion, and the next start adds 1.
 

@@ -1,7 +1,7 @@
 """Flusher has the flush thread, in which one sync serves all puts and acks that wait (group commit).
 
-A failed sync is fatal and is never repeated, because the kernel may have marked pages clean that are not on disk.  The
-failure is reported once, and the thread ends.
+A failed sync is fatal and is never repeated, because the kernel may have marked pages clean that are not on disk.
+After a failed sync, the failure is reported once, and the thread ends.
 """
 
 import asyncio

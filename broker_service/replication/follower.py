@@ -30,8 +30,8 @@ class Follower:
     """One replication stream, which must end after any exception; the log is consistent even then.
 
     `cuts.log_will_be_cut` is called before bytes are cut, because a start after a crash could not detect the cut.
-    `cuts.log_cut` is called as soon as bytes are removed, because the next handshake would find nothing to cut.  This
-    call is made even if the rest of the cut, or saving the epochs, fails.
+    `cuts.log_cut` is called as soon as bytes are removed, even if the rest of the cut or saving the epochs fails.
+    Otherwise `cuts.log_cut` would never be called, because the next handshake would find nothing to cut.
     """
 
     def __init__(
@@ -236,7 +236,7 @@ class Follower:
         """Saves the master's epochs as this log's.
 
         The list is saved as not begun by this broker.  An unchanged list is saved, too, if the file says that this
-        broker began the last epoch, as it does in a copy of the master's store.
+        broker began the last epoch, which is so in a copy of the master's store.
         """
         epochs = epochs.with_ids_of(self._epochs.epochs)
         if epochs != self._epochs.epochs or self._epochs.begun_here or not self._epochs.is_noted:

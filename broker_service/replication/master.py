@@ -264,7 +264,7 @@ class _SlaveStream:
 
     def _apply(self, message: pb.SlaveMessage) -> None:
         if self._closing.is_set():
-            return  # An ack may mean something else now than at this slave's handshake.
+            return  # The stream is closing, and an ack may have another meaning than at the handshake.
         match message.WhichOneof("kind"):
             case "ack":
                 self.newer_epoch = message.ack.epoch

@@ -71,9 +71,7 @@ class PendingPuts:
         metadata: Wait = NO_WAIT,
         sequence: int = 0,
     ) -> PendingPut:
-        """Adds a put, which ends when all its waits have ended.  A put whose waits have all ended already is only
-        returned.
-        """
+        """Adds a put, which ends when all its waits have ended.  A put without open waits is not kept."""
         put = PendingPut(end_offset, flush, replica, metadata)
         if put.status is None:
             self._pending += 1

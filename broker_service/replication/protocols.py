@@ -45,7 +45,9 @@ class ReplicatedLog(cold_reads.Store, Protocol):
         """Returns (size, CRC-32) of at most `size` bytes before the offset; fewer if the log begins later."""
 
     def truncate(self, offset: int, keep_in: Path | None) -> int:
-        """Cuts the log back to `offset`, so that no crash brings cut bytes back; a copy of them goes to `keep_in`."""
+        """Cuts the log back to `offset`, so that no crash brings cut bytes back; a copy of the cut bytes goes to
+        `keep_in`.
+        """
 
     def queue_floors(self) -> list[tuple[str, int, int]]:
         """Returns (topic, queue id, first queue offset) for every queue that does not begin at 0."""
@@ -66,7 +68,7 @@ class MasterBroker(Protocol):
     def takes_writes(self) -> bool:
         """Returns True once the log may have bytes that no slave has.
 
-        Once the result is True, no slave refills the master's log.
+        After that, no slave sends the master bytes that the master's log has lost.
         """
 
     def metadata(self) -> Metadata:
@@ -131,7 +133,7 @@ class SlaveBroker(CutListener, Protocol):
     def offsets_to_hand_back(self) -> Metadata | None:
         """Returns offsets that the master lacks, because it was away when this slave took them, or has lost them.
 
-        The slave calls this method at every connect, so it must return an offset until the master has it.
+        The slave calls this method at every connect, so the method must return an offset until the master has it.
         """
 
     def replicated(self, visible_offset: int) -> None:

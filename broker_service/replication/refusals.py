@@ -18,7 +18,7 @@ class Diverged(StoreCorrupt):
     """Both logs have the same epochs up to an offset, but different bytes before it."""
 
 
-# The advice never makes the broker with the empty store the master, because the right log would not fit an empty log.
+# A broker with an empty store must not become master, because a slave with the right log could not follow it.
 KEEP_THE_RIGHT_LOG = (
     "if the slave's log is the right one, stop the master, promote the slave, and start the other as its slave with an "
     "empty store; else start the slave with an empty store"

@@ -1,8 +1,8 @@
 """RocketMQFollower is a slave's side of one stream from a RocketMQ master, without the network I/O.
 
-Because RocketMQ's HA protocol has no epochs, a slave that has records asks for the last bytes of its log again.  The
-slave compares these bytes with its own before it stores or acknowledges anything.  A slave of a RocketMQ master never
-cuts its log.
+Because RocketMQ's HA protocol has no epochs, a slave that has records asks for the last bytes of its log again.  Before
+the slave stores or acknowledges anything, it compares the master's bytes with the last bytes of its own log.  A slave
+of a RocketMQ master never cuts its log.
 """
 
 from typing import NamedTuple
@@ -118,8 +118,9 @@ class RocketMQFollower:
             raise ProtocolViolation(f"log bytes from {offset}: {error}") from error
 
     def report(self, flushed_offset: int) -> int:
-        """Returns the log offset to send to the master: the end of the whole records that are on disk, but before the
-        comparison the offset that was asked for.
+        """Returns the log offset to send to the master, which is the end of the whole records that are on disk.
+
+        Before the last bytes have been compared, the result is the offset from which the slave asked for bytes.
         """
         if not self.is_accepted:
             return self._start.asked

@@ -76,14 +76,14 @@ class RocketMQMaster:
         """Returns a snapshot of the metadata, and the log's bounds after the snapshot was made.
 
         The bounds are asked for last, so that a log that reaches this end has all records that the offsets cover.  The
-        offset of a delay level also fits, because RocketMQ appends a delayed message before it moves that offset.
+        offset of a delay level is covered, too, because RocketMQ appends a delayed message before it moves that offset.
         """
         topics = _object(await self._ask(RequestCode.GET_ALL_TOPIC_CONFIG))
         offsets = _table(await self._ask(RequestCode.GET_ALL_CONSUMER_OFFSET), "offsetTable")
         try:
             delays = _table(await self._ask(RequestCode.GET_ALL_DELAY_OFFSET), "offsetTable")
         except RocketMQLost:
-            delays = {}  # A master that has never written the file answers with an error.
+            delays = {}  # A master that has never written its file of delay offsets answers with an error.
         groups = _object(await self._ask(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG))
         bounds = await self.bounds()
         try:

@@ -37,8 +37,8 @@ class SlaveSettings:
     refill_frame_bytes: int = 1 << 20
     retry_first_s: float = 0.2
     retry_last_s: float = 2.0
-    # A silent connection is closed after keepalive_s + keepalive_timeout_s.  Otherwise a dead connection could last
-    # long, because TCP retransmits more and more rarely, and the other side may have given up already.
+    # A silent connection is closed after keepalive_s + keepalive_timeout_s.  With TCP's own timeouts, a dead
+    # connection could last long, because TCP retransmits more and more rarely, and the other side may have given up.
     keepalive_s: float = 6.0
     keepalive_timeout_s: float = 4.0
     message_max_bytes: int = 64 << 20  # a metadata snapshot is the largest message
@@ -115,7 +115,7 @@ class ReplicationSlave:
     def notify(self) -> None:
         """Ends the pause before the next attempt, because the master is back.
 
-        If an attempt is under way and fails, the next one follows at once.
+        If an attempt is under way and fails, the next attempt follows at once.
         """
         self._notified.set()
 

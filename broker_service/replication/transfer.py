@@ -40,8 +40,8 @@ class State(Enum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferSettings:
     frame_bytes: int = 4 << 20  # haTransferBatchSize
-    # The limit for bytes that were sent and are not acknowledged.  This limit must exceed the largest record by far,
-    # since an ack covers whole records only.
+    # The limit for bytes that were sent and are not acknowledged, which must exceed the largest record by far, since an
+    # ack covers whole records only.
     in_flight_bytes: int = 32 << 20
     # With ASYNC_MASTER, where no put waits for the slave, a message of fewer than gather_bytes is sent only gather_s
     # after the previous message.  A message with one small record costs as much as a message with dozens.

@@ -7,7 +7,7 @@ one message group:
 
 A batch ends when none of its deliveries is under way any more.  The remaining messages of an ended batch wait again,
 before all other waiting messages.  As in RocketMQ, acknowledged messages that come after the first one without an ack
-also remain.  A message group without messages has no lock.
+also remain in the batch.  A message group without messages has no lock.
 """
 
 from collections import deque
@@ -110,7 +110,7 @@ class Locks:
         return self._ended(queue_offset, Step.RETURNED, not counted)
 
     def forget_attempt(self, queue_offset: int) -> None:
-        """Drops the batch's attempt id, because the client has the batch: it has answered for one of the deliveries."""
+        """Drops the batch's attempt id, because the client's answer for a delivery shows that it has got the batch."""
         group = self.group_of[queue_offset]
         self._forget_attempt(group, self.by_group[group])
 

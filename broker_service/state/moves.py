@@ -37,7 +37,10 @@ def retry_topic(group: str, topic: str) -> str:
 
 
 def retry_topic_v1(group: str, topic: str) -> str:
-    """Returns the retry topic's name in RocketMQ's default form.  Another group and topic may have the same name."""
+    """Returns the retry topic's name in RocketMQ's default form.
+
+    Two different pairs of group and topic can have the same name in this form.
+    """
     return f"{RETRY_PREFIX}{group}_{topic}"
 
 
@@ -63,7 +66,10 @@ def copy_topic(place: Place, *, is_dead_letter: bool) -> str:
 
 
 def retry_copy(message: Record, due: Due) -> Record:
-    """Makes the copy for the retry topic, which delivers the message next.  `fits` says if its size is allowed."""
+    """Makes the copy for the retry topic, which delivers the message next.
+
+    The copy's properties can be too long, which the caller must check with `fits`.
+    """
     place, _, delivery = due
     topic = copy_topic(place, is_dead_letter=False)
     copy = _copy(message, due, topic, delivery.attempt if delivery.counted else delivery.attempt - 1)

@@ -1,4 +1,4 @@
-"""State keeps the messages that each group has taken and not settled.  The transitions alone determine this state.
+"""State keeps the messages that each group has taken and not settled.  The transitions alone determine its content.
 
 Each message of a queue from `committed` to `next` is either under way or settled, so only those under way are kept:
 
@@ -38,7 +38,7 @@ from broker_service.state.transitions import (
     Waiting,
 )
 
-MAX_RECENT = 20_000  # settled deliveries that are remembered at most, so that a second ack of one is valid
+MAX_RECENT = 20_000  # number of settled deliveries to remember, whose acks are valid even if they are repeated
 _HEAP_SLACK = 1000
 _TAKEN_SLACK = 1000
 
@@ -107,11 +107,12 @@ class State:
         self.transactions = OpenTransactions()
         self.under_way_count = 0
         self.ordered_count = 0  # number of messages in all locks
-        self.ordered_of: dict[str, int] = {}  # group -> messages that its locks have; no entry for none
+        self.ordered_of: dict[str, int] = {}  # group -> number of messages in its locks; no entry for 0
         self._released: set[Place] = set()
-        self.under_way_of: dict[str, int] = {}  # group -> its deliveries under way; no entry for none
+        self.under_way_of: dict[str, int] = {}  # group -> number of its deliveries under way; no entry for 0
         self.timers = Timers()
-        self._recent: OrderedDict[DeliveryId, bool] = OrderedDict()  # settled -> True if it became a dead letter
+        # settled delivery -> True if it became a dead letter
+        self._recent: OrderedDict[DeliveryId, bool] = OrderedDict()
         self._renewed: dict[str, dict[tuple[Place, int], None]] = {}  # client id -> deliveries that are renewed for it
         self._deadlines: list[tuple[int, Place, int, int]] = []  # a heap; outdated entries are removed later
         self._changed: set[Place] = set()

@@ -85,8 +85,8 @@ class StateLog:
 
     @not_collected()
     def reload(self) -> None:
-        """Reads the state from a snapshot, if any, and the log after it.  Call it at a start and after a cut of the
-        log.
+        """Reads the state from a snapshot, if any, and the log after it.  To be called at a start and after a cut of
+        the log.
 
         Deliveries that are neither in the snapshot nor in the log after it are lost, because their part of the log has
         expired.  If the reload fails, the next `catch_up` repeats it, so that no snapshot is made of an incomplete

@@ -23,7 +23,7 @@ from rocketsim_proto.reserved import TIMER_TOPIC
 from broker_service.errors import InvalidParameter, MessageIllegal
 
 MAX_TIMER_DELAY_MS = 3 * 86_400_000  # RocketMQ's timerMaxDelaySec
-MAX_TIMERS = 10_000_000  # most waiting messages; each takes some 10 to 30 bytes of memory
+MAX_TIMERS = 10_000_000  # maximum number of waiting messages; each takes some 10 to 30 bytes of memory
 
 PROPERTY_OUT_MS = "TIMER_OUT_MS"
 PROPERTY_DELETE_KEY = "TIMER_DEL_UNIQKEY"

@@ -1,4 +1,4 @@
-"""TransactionChange is a change of the state of transactions.  This file also encodes such changes among transitions.
+"""TransactionChange is a change of the state of transactions, and is encoded in this file as one kind of transition.
 
 | kind        | fields                                                                                        |
 |-------------|-----------------------------------------------------------------------------------------------|

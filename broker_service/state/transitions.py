@@ -25,8 +25,8 @@ All integers are big-endian; a text is | size 1 | UTF-8 |; a place is | group | 
 |            | count 4, for each recall: second 8, size 2, key; in snapshots only                                  |
 | 13 to 15   | transactions: `transaction_changes.py`                                                              |
 
-The record's own CRC covers the body.  A `Move` is not in such a record but in a property of the copied record, so that
-copy and settlement are one append.
+The record's own CRC covers the body.  A `Move` has no record of its own, but is a property of the copied record, so
+that copy and settlement are one append.
 """
 
 from collections.abc import Iterable, Iterator
@@ -109,7 +109,7 @@ class Step(IntEnum):
 class Ordered(NamedTuple):
     """A message of a message group.
 
-    `attempt` is the attempt of its delivery, or the number of earlier attempts if the message waits or was returned.
+    `attempt` is the number of this delivery attempt, or of the earlier attempts if the message waits or was returned.
     """
 
     queue_offset: int
@@ -157,8 +157,10 @@ class Settle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deadline:
-    """Sets the deadline of deliveries.  `renewed` says that the broker continues to renew them, unlike after a client's
-    own change.
+    """Sets the deadline of deliveries.
+
+    `renewed` is True if the broker set the deadline and continues to renew the deliveries, and False if a client set
+    it.
     """
 
     place: Place
@@ -203,7 +205,7 @@ class Copying:
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """Settles timers of one second, which were delivered, recalled or moved.  Also ends the last `Copying`."""
+    """Settles timers of one second, which were delivered, recalled or moved, and ends the last `Copying`."""
 
     second: int
     log_offsets: tuple[int, ...] = ()

@@ -7,7 +7,7 @@ in two ways:
 - `append` and `append_record` append the change now, behind the pending changes, so that an ack that was accepted
   earlier comes before an expiry, a move or a reset.
 
-In both ways the state changes only when the record is applied from the log, as on a slave, and is therefore never ahead
+The state changes only when the record of a change is applied from the log, as on a slave, and is therefore never ahead
 of the log.  Only `next_of` also counts the messages that pending changes take.
 """
 
@@ -28,7 +28,7 @@ from broker_service.state.state_log import StateLog, Written
 from broker_service.state.transitions import Place, Take, TakeInOrder, Transition
 
 _BODY = 16 << 10  # bytes of transitions after which a further record begins
-MAX_PENDING = 128  # with this many pending transitions they are appended without waiting for others
+MAX_PENDING = 128  # this many pending transitions are appended without waiting for others
 
 
 class StateWriter:
@@ -174,7 +174,7 @@ class StateWriter:
             self._append(Record(STATE_TOPIC, body))
 
     async def make_topic(self, name: str) -> None:
-        """Creates a topic.  Await it just before an `append_record` to this topic."""
+        """Creates a topic.  Must be awaited just before an `append_record` to this topic."""
         await self._broker.topics.make_of_one_queue(name, self._broker.now_ms())
 
     def append_record(self, message: Record) -> int:

@@ -1,7 +1,7 @@
 """plan_append decides at which log offsets records of given sizes are written.  Pure.
 
-A log file ends with a blank record, as in RocketMQ.  A record therefore fits into a file only if 8 bytes, the smallest
-blank, remain behind it:
+As in RocketMQ, a log file ends with a blank record of at least 8 bytes, so a record fits into a file only if 8 bytes
+remain behind it:
 
     | record | record | blank: size to the end of the file, blank magic | zeros |
 """

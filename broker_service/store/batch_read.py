@@ -20,7 +20,7 @@ _FEW_PIECES = 64  # up to this number of slices, slicing is faster than Arrow
 
 
 def read_records(log: CommitLog, offsets: Positions, sizes: Positions) -> list[memoryview]:
-    """Returns the bytes of these records back to back.  Call it only for records for which
+    """Returns the bytes of these records back to back.  To be called only for records for which
     `are_in_log` has returned True."""
     if not len(offsets):
         return []

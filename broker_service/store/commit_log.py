@@ -70,7 +70,7 @@ class CommitLog:
     # --- files ----------------------------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Lists the files.  `check_files` of log_files.py must be called next; recovery then sets `end_offset`.
+        """Lists the files.  After this, call `check_files` of log_files.py; recovery sets `end_offset`.
 
         Raises StoreCorrupt if a file's name is not a multiple of the file size.
         """
@@ -152,8 +152,8 @@ class CommitLog:
     def write(self, slices: Iterable[tuple[int, Buffer]]) -> None:
         """Writes byte slices, each of which lies within one file.  `is_dirty` must be False.
 
-        An append writes behind the end of the log.  The caller of an append then sets `end_offset`, or after an OSError
-        calls `failed_until` with the end of the slices.
+        An append writes behind the end of the log.  After this call, an append sets `end_offset`; if this call raises
+        OSError, an append calls `failed_until` with the end of the slices.
         """
         assert self._dirty is None, f"{self}: bytes of a failed write are still behind the end"
         for offset, data in slices:
@@ -250,7 +250,7 @@ class CommitLog:
         try:
             self._files.preallocate(handle, self.file_size)
             if not self.starts:
-                # The first file is synced at once, because only this file says where the log begins and how large its
+                # The first file is synced at once, because only this file says where the log begins and how large log
                 # files are.
                 self._files.fdatasync(handle)
                 self._files.sync_directory(self.directory)
@@ -396,7 +396,7 @@ class CommitLog:
     def need(self, blocks: Iterable[int]) -> None:
         """Makes sure that these blocks are in memory, so that a map of them can be read without waiting.
 
-        If blocks are not in memory, it reads them, or raises Cold if this thread must not wait for the disk.  Raises
+        Blocks that are not in memory are read, or Cold is raised if this thread must not wait for the disk.  Raises
         ReadFailed if the disk cannot read the blocks.
         """
         cold: list[Place] = []

@@ -23,7 +23,7 @@ class StoreConfig:
     disk_clean_forcibly_ratio: int = 85  # percent; above this use even files that have not expired are deleted
     disk_warning_ratio: int = 90  # percent; above this use clients' messages are refused
     access_message_in_memory_max_ratio: int = 40
-    # bytes, to which the ratio above applies; RocketMQ assumes 24 GiB if the size is unknown
+    # bytes, of which the ratio above is a percentage; RocketMQ assumes 24 GiB if the size is unknown
     physical_memory: int = 24 << 30
     max_transfer_bytes_on_message_in_memory: int = 256 * 1024
     max_transfer_count_on_message_in_memory: int = 32

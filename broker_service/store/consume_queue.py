@@ -59,8 +59,8 @@ class ConsumeQueue:
         self.min_offset = self.max_offset = start_at
         self.log_end = 0
         self.unsynced: set[Path] = set()  # files written since the last thorough flush
-        # The queue had reached `named_offset` and had not gone beyond `named_end`, as the names of the files show that
-        # `load` found, even if the files are not valid.
+        # The names of the files that `load` found, even of files that are not valid, show how far the queue had come:
+        # at least to `named_offset`, and at most to `named_end`.
         self.named_offset = self.named_end = 0
         self._files = files
         self._open = open_files
@@ -338,10 +338,7 @@ class ConsumeQueue:
         return end is not None
 
     def end_at(self, log_offset: int) -> QueueEnd | None:
-        """Returns the end that the queue has without its entries of records that end behind `log_offset`.
-
-        Returns None if the queue has no entries of such records.
-        """
+        """Returns where the queue would end if the log ended at `log_offset`; None if the queue's end would stay."""
         if self.log_end <= log_offset:
             return None
         end = self._first_behind(log_offset)
@@ -382,10 +379,8 @@ class ConsumeQueue:
 
         A filler counts as an entry before `log_min`.
         """
-        low, high = (
-            self.first_offset,
-            self.max_offset,
-        )  # holes in files may make `min_offset` too high
+        # The search begins at `first_offset`, because holes in files can make `min_offset` too high.
+        low, high = self.first_offset, self.max_offset
         while low < high:
             middle = (low + high) // 2
             entry = self.read(middle, 1)[0]

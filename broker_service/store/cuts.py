@@ -37,8 +37,8 @@ class Cuts:
         """Cuts the log back to `offset`, the start of a record; returns the number of bytes removed.
 
         The removed bytes are first copied to a file in `keep_in`, unless that is None.  The new end is synced before
-        bytes are zeroed, and the zeros are synced before anything is appended.  With these two syncs, recovery after a
-        crash finds the old log, the new one, or the new one followed by a part of the removed records.
+        bytes are zeroed, and the zeros are synced before anything is appended.  This order of syncs makes sure that
+        recovery after a crash finds the old log, the new one, or the new one followed by a part of the removed records.
         """
         with self._durability.lock:
             self._disk.check()
@@ -89,7 +89,7 @@ class Cuts:
             self._writer.partial.clear()
             self._durability.void_requests()
             self._queues.forget_summary()
-            # With this value, a crash before the end of the cut leaves an empty log and not a damaged one.
+            # With a flushed offset of 0, a crash during the cut leaves an empty log and not a damaged one.
             self._durability.set_flushed(Flushed(0))
             with self._completing_a_cut():
                 self._queues.shorten(dict.fromkeys(self._queues.keys(), QueueEnd(0, 0)))

@@ -1,5 +1,5 @@
-"""A process locks the file `lock` while it uses the store's directory; the file `abort` exists until it closes the
-store.
+"""A process locks the file `lock` while it uses the store's directory; the file `abort` exists until the process closes
+the store.
 """
 
 import logging
@@ -38,8 +38,8 @@ class DirectoryLock:
     def mark_open(self) -> None:
         """Writes `abort`, so that a start before `mark_closed` finds that the store was not closed.
 
-        On a full disk `abort` may be empty or missing.  In this case the next start learns that the store was not
-        closed from the file of the flushed offset, whose blocks are already allocated.
+        On a full disk `abort` may be empty or missing.  The next start then learns that the store was not closed from
+        the file of the flushed offset, which can be written because its blocks are allocated.
         """
         with Attempt() as marking:
             self._files.write_atomically(self._abort, str(os.getpid()).encode())

@@ -135,15 +135,15 @@ class Durability:
     def flush(self) -> int:
         """Syncs everything that was appended before the call; returns the flushed offset.
 
-        Raises FlushFailed after a failed sync, and at every later call.  If no file handle was free or the disk had no
-        room, the call raises no error, but the sync was not tried or could not be recorded.  In this case the flushed
-        offset stays behind, `trouble` has the reason, and the next flush tries again.
+        Raises FlushFailed after a failed sync, and at every later call.  If no file handle is free or the disk has no
+        room, no error is raised: the flushed offset stays behind, `trouble` has the reason, and the next flush tries
+        again.
         """
         with self.lock:
             self._disk.check()
             thorough = self._requests.popleft() if self._requests else None
             timestamp = self.last_timestamp
-            end = self._log.end_offset  # `end` is read last, so that it is behind the records of request and timestamp
+            end = self._log.end_offset  # read after request and timestamp, so that both are about records before `end`
             with Attempt() as flush:
                 if end > self.flushed:
                     self._log.sync(self.flushed, end)

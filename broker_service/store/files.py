@@ -181,7 +181,7 @@ class Files:
     def written_parts(self, handle: int, begin: int, end: int) -> list[tuple[int, int]]:
         """Finds the parts of [begin, end) that may hold nonzero bytes, without reading them.
 
-        Call this before the file is read, because the kernel's read-ahead makes allocated but unwritten parts look
+        Must be called before the file is read, because the kernel's read-ahead makes allocated but unwritten parts look
         written.
         """
         parts = []

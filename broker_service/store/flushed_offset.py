@@ -5,7 +5,7 @@ The file has two slots of one sector each, which are written in turn, so that a 
     0          8          16            24           32
     | sequence | offset   | tail size   | tail CRC   | CRC of these four |
 
-At a clean stop, tail size and CRC describe the last bytes of the log before `offset`.  If the next start finds these
+At a clean stop, tail size and CRC describe the last bytes of the log before `offset`.  If the next start finds the last
 bytes unchanged, and nothing behind them, it need not scan the log.  While the store is open, tail size and CRC are 0.
 
 A new file is created under another name, with its first value in it, and then renamed, so a file without a valid slot

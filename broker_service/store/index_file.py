@@ -230,9 +230,8 @@ class IndexFile:
         if self._slots is None:
             data = self._open.read(self.path, self._slot_count * SLOT_SIZE, HEADER_SIZE)
             self._slots = np.frombuffer(data, ">i4").astype(np.int32)
-            self._slots[(self._slots < 0) | (self._slots >= self.header.next_entry)] = (
-                0  # RocketMQ also ignores impossible slots
-            )
+            # RocketMQ also ignores slots with impossible entry numbers.
+            self._slots[(self._slots < 0) | (self._slots >= self.header.next_entry)] = 0
         return self._slots
 
     # --- reading --------------------------------------------------------------------------------------------------
@@ -241,7 +240,7 @@ class IndexFile:
         """Yields the log offset, the earliest and the latest possible store time of the entries with this hash.
 
         The newest entry comes first.  An entry has its store time as whole seconds since the file's first store time.
-        These seconds are 0 if the record is older than the file's first store time, by at most CLOCK_MARGIN_MS.
+        An entry has 0 seconds also if its record was stored earlier, by at most CLOCK_MARGIN_MS.
         """
         limit = self._limit(search)
         number = self._newest(hash_code, limit, search)
@@ -299,7 +298,7 @@ class IndexFile:
             if len(found):
                 return begin + int(found[-1])
             search.budget -= -(-len(entries) // SCAN_COST)
-            # The record of the chunk's first entry may have more entries before the chunk, so that record is not done.
+            # The record of the chunk's first entry can have more entries before the chunk, so it is still searched.
             search.before = min(search.before, int(entries["commit_log_offset"][0]) + 1)
             limit = begin
         return 0

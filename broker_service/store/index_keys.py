@@ -153,7 +153,7 @@ def _tokens(keys: pa.StringArray) -> tuple[pa.StringArray, npt.NDArray[np.int64]
         return pa.array([], pa.string()), np.empty(0, np.int64)
     if not (flat_bytes(keys) == ord(" ")).any():
         return keys, np.arange(len(keys))
-    import pyarrow.compute as pc  # loads slowly, so not at the top; `node/app.py` loads it once the broker serves
+    import pyarrow.compute as pc  # imported here, as it loads slowly; `node/app.py` loads it once the broker serves
 
     lists = pc.split_pattern(keys, " ")
     return pc.list_flatten(lists), pc.list_parent_indices(lists).to_numpy().astype(np.int64)

@@ -84,7 +84,7 @@ def decoded(path: Path, data: bytes) -> Any:
         return value
     content = data[: data.rfind(_CHECKSUM.encode())]
     if checksum != f"{zlib.crc32(content):08x}":
-        raise ValueError("its crc32 does not match its content. If somebody has edited the file, remove the crc32")
+        raise ValueError("the crc32 does not match the content. If somebody has edited the file, remove the crc32")
     return value
 
 
@@ -94,8 +94,8 @@ class JsonFile:
     def __init__(self, path: Path, files: Files | None = None, *, private: bool = False) -> None:
         """`private` is for a file with secrets and rights.  Only the owner may read a private file or its backup.
 
-        If a private file cannot be used, its backup is not read instead, since it may have a right that the last change
-        removed.
+        If a private file cannot be used, its backup is not read instead, since the backup may have a right that the
+        last change removed.
         """
         self.path = path
         self._private = private

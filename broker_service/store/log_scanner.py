@@ -164,7 +164,7 @@ def unusable_topic(topic: str) -> str:
 
 
 def _lost_sector(records: Records, row: int, shift: int) -> bool:
-    """Returns True if a sector of the record's topic and properties is all zeros, since it never reached the disk."""
+    """Returns True if a sector of the record's topic and properties is all zeros and so never reached the disk."""
     begin, size = int(records.topic_start[row]), int(records.topic_size[row])
     end = int(records.starts[row] + records.sizes[row]) if records.properties_size[row] else begin + size
     if records.data[end - 1] == 0:
@@ -195,7 +195,7 @@ class LogScan:
         self.reason = ""
 
     def from_the_beginning(self) -> "LogScan":
-        """Makes a scan of the whole log up to where this one ended, without verifying checksums again."""
+        """Makes a scan of the whole log up to where this scan ended, without verifying checksums again."""
         end = self.end_offset
         return LogScan(self._log, self._log.min_offset, check_from=end, strict_from=end, stop_at=end)
 

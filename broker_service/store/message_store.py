@@ -1,10 +1,11 @@
 """MessageStore opens a store, puts its parts together, and does their periodic work.
 
 The event loop's thread calls all methods, except that the flush thread calls `flush` and any thread may call `warm`.
-The store has no clock: `now_ms`, milliseconds since 1970, is an argument.
+The store has no clock, so methods get the time as an argument: `now_ms`, in milliseconds since 1970.
 
 The broker reads through two parts, `log` by log offset and `queues` by queue offset or time.  `admission` says whether
-appends are possible, and `retention` deletes expired files.  All other changes of a store are methods of MessageStore.
+appends are possible, and `retention` deletes expired files.  Apart from retention, every change of a store is a method
+of MessageStore.
 """
 
 import logging
@@ -128,7 +129,7 @@ class MessageStore:
         self._queues.load_floors()
         flushed = self._durability.load()
         behind_gap = check_files(self.log, self._open_files, flushed.offset if flushed else None)
-        # On a full disk `abort` may be missing.  The file of the flushed offset then shows if the stop was clean, since
+        # On a full disk `abort` may be missing, but the file of the flushed offset shows if the stop was clean, since
         # only a clean stop writes a tail size.
         clean = self._lock.was_closed and not (flushed and flushed.is_of_an_open_store and self.log.starts)
         self.recovery = recover(
@@ -260,8 +261,7 @@ class MessageStore:
     def queue_floors(self) -> list[tuple[str, int, int]]:
         """Returns (topic, queue id, first queue offset) for the queues whose first messages have expired.
 
-        A new slave needs these offsets, because it cannot derive them from the rest of the log, which is all that it
-        gets.
+        A new slave gets only the records that have not expired, from which it cannot derive these offsets.
         """
         return self._queues.floors()
 
@@ -272,7 +272,7 @@ class MessageStore:
     def forget_before(self, floors: Mapping[str, Mapping[int, int]]) -> list[tuple[str, int]]:
         """Removes the queue entries of deleted topics, whose queues ended at `floors`.
 
-        If such a topic was created again, its queues continue at `floors`.  The records stay in the log until they
+        If a deleted topic was created again, its queues continue at `floors`.  The records stay in the log until they
         expire.  Returns the queues, as (topic, queue id), that had entries to remove.
         """
         self.disk.check()
@@ -290,7 +290,7 @@ class MessageStore:
     def tick(self, now_ms: int) -> None:
         """Does small periodic work; the loop calls it about every 100 ms, with times that never fall (`BrokerTime`).
 
-        After a failed sync this work is no longer done, and the next write or flush raises FlushFailed.
+        After a failed sync the periodic work is not done any more, and the next write or flush raises FlushFailed.
         """
         self.index.now_ms = now_ms
         if self.disk.fatal is None:

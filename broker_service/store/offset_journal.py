@@ -9,8 +9,8 @@ with `true` replaces the offset.
 A line is in the page cache when `append` returns, so SIGKILL loses nothing.  `rotate` starts a new file.  `drop`
 deletes the old files once `consumerOffset.json` has their offsets.
 
-`reserve` bytes are allocated in advance, so that commits continue for a while on a full disk.  Zeros follow the last
-line.  After a power loss zeros may also lie between lines, because sectors reach the disk in any order.
+`reserve` bytes are allocated in advance, so that commits continue for a while on a full disk.  The last line
+is followed by zeros.  After a power loss zeros may also lie between lines, because sectors reach the disk in any order.
 """
 
 import json
@@ -112,7 +112,10 @@ class OffsetJournal:
             logger.warning("%s: its reserve of %d bytes could not be allocated: %s", path, reserve, error)
 
     def replay(self) -> Iterator[Line]:
-        """Yields every valid line, oldest first, and then cuts off a damaged end.  Call it before the first append."""
+        """Yields every valid line, oldest first, and then cuts off a damaged end.
+
+        Must be called before the first append.
+        """
         yield from read_journal(self._path, self._files)
         self._end = _lines(self._files, self._path)[1]
         self._take_back(self._dirty)
@@ -142,7 +145,7 @@ class OffsetJournal:
     def _take_back(self, end: int) -> None:
         """Removes what a failed append wrote.
 
-        Without this removal, a partial line could precede a whole one, and a refused line could be replayed.
+        Without the removal, a partial line could precede a whole one, and a refused line could be replayed.
         """
         self._dirty = max(self._dirty, end)
         try:

@@ -91,7 +91,7 @@ class OpenFiles:
         return view
 
     def forget(self, path: Path) -> None:
-        """Closes the handle and the map of a file.  Call it before the file is deleted or replaced."""
+        """Closes the handle and the map of a file.  Must be called before the file is deleted or replaced."""
         self._maps.pop(path, None)
         handle = self._handles.pop(path, None)
         if handle is not None:
@@ -109,7 +109,7 @@ class OpenFiles:
 class WithoutWaiting:
     """A context in which reads of these files raise Cold instead of waiting for the disk.
 
-    Such contexts cannot be nested.  Places in `failed` raise the error that a thread got for them.
+    Contexts of this class cannot be nested.  Places in `failed` raise the error that a thread got for them.
     """
 
     def __init__(self, open_files: OpenFiles) -> None:

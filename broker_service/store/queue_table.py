@@ -67,8 +67,8 @@ class QueueTable:
     def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """Returns the queue; None if it does not exist.
 
-        A queue of a deleted topic is empty, and its next offset is its floor.  This queue gets files with its next
-        message.
+        A queue of a deleted topic is empty and has no files until its next message, whose queue offset is the queue's
+        floor.
         """
         key = topic, queue_id
         queue = self._queues.get(key)
@@ -270,12 +270,13 @@ class QueueTable:
     # --- loading --------------------------------------------------------------------------------------------------
 
     def load(self, log_min: int, log_end: int, summary: QueueSummary | None, *, clean: bool) -> dict[QueueKey, str]:
-        """Opens the queues on disk.  Deletes damaged queues, and returns these with what is wrong with each.
+        """Opens the queues on disk.  Deletes damaged queues, and returns what is wrong with each of these.
 
         A queue counts as damaged only if scanning the end of the log cannot complete it.  After an unclean stop,
         entries behind the summary are dropped, since a power loss may have restored entries that had been cut.  If the
-        log begins behind the summary, the entries of expired records are kept instead.  These entries were on disk
-        before the log files were deleted, and nothing else shows which offset the queue had reached.
+        log begins behind the summary, the entries of expired records are kept, because nothing else shows which offset
+        the queue had reached.  Entries of expired records are certainly on disk, since they were synced before the log
+        files were deleted.
         """
         damaged: dict[QueueKey, str] = {}
         for topic in self._files.names(self.directory):

@@ -42,7 +42,7 @@ class Span(NamedTuple):
 
 @dataclass(slots=True)
 class RangeAnswer:
-    """What a frame has of a span: `count` messages that lie before queue offset `next_offset`.
+    """A part of a span that is in the frame, which has `count` messages before queue offset `next_offset`.
 
     If `count` is 0, `status` is the reason.
     """
@@ -119,8 +119,8 @@ def damaged(queue: ConsumeQueue, queue_offset: int) -> StoreCorrupt:
 def check_expired(queue: ConsumeQueue, queue_offset: int, size: int, log_min: int) -> None:
     """Raises StoreCorrupt if an entry that points before the start of the log is damaged and not expired.
 
-    An entry is damaged if its size is impossible, or if the log still has the record of the queue's first entry,
-    because the records of all later entries must then be in the log as well.
+    An entry with an impossible size is damaged.  An entry is also damaged if the log still has the record of the
+    queue's first entry, because the log then has the records of all later entries, too.
     """
     first = queue.read(queue.min_offset, 1)[0]
     log_has_first = first["size"] != FILLER_SIZE and first["commit_log_offset"] >= log_min

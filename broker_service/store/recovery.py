@@ -232,9 +232,9 @@ def _check_from(
 ) -> int:
     """Returns the start of the first file whose checksums are verified.
 
-    If the store has no flushed offset, everything before this file counts as flushed.  After a clean stop of RocketMQ
-    the last file is verified.  After an unclean stop of RocketMQ the files are verified from the one on to which its
-    checkpoint leads.
+    If the store has no flushed offset, everything before the returned offset counts as flushed.  After a clean stop of
+    RocketMQ only the last file is verified.  After an unclean stop of RocketMQ the verification begins with the file to
+    which RocketMQ's checkpoint leads.
     """
     if not log.starts:
         return log.min_offset

@@ -2,9 +2,9 @@
 
 Reading a mapped page that is not in memory blocks the whole process, and if its sector is bad, SIGBUS ends the process.
 
-A block that was written or read in the last seconds counts as in memory.  About any other block, the page cache is
-asked.  If the page cache does not have the block, a thread that may wait reads it with `pread`, for which a bad sector
-is an ordinary error.
+A block that was written or read in the last seconds counts as in memory.  For all other blocks, the kernel is asked
+whether the page cache has them.  If the page cache does not have a block, a thread that may wait reads it with `pread`,
+for which a bad sector is an ordinary error.
 """
 
 from collections.abc import Iterable

@@ -33,9 +33,9 @@ def expired_files(
     """Returns how many of the oldest files to delete.
 
     `newest_timestamps` has, for each file except the newest, the store time of its last messages, or None if unknown.
-    This argument is an iterable, of which only the needed values are read, because each value costs a read of the disk.
-    `gone_at_master` is the number of oldest files that a slave's master has deleted already.  A slave keeps the files
-    that its master still has, unless the disk is too full.
+    Each of these times costs a read of the disk, so the iterable is read only as far as needed.  `gone_at_master` is
+    the number of oldest files that a slave's master has deleted already.  A slave keeps the files that its master still
+    has, unless the disk is too full.
     """
     by_force = disk_used_percent > config.disk_clean_forcibly_ratio
     is_time = datetime.fromtimestamp(now_ms / 1000).hour in config.delete_hours
@@ -109,7 +109,7 @@ class Retention:
         return [f"deleted {path} (disk {used:.0f} % full, log starts at {log.min_offset} now)" for path in deleted]
 
     def _queues_are_on_disk(self, log_offset: int) -> bool:
-        """Returns True if all queue entries of records before `log_offset` are on disk; if not, it tries to sync them.
+        """Returns True if all queue entries of records before `log_offset` are on disk, after a sync if that is needed.
 
         Without its entries, a queue would not know its next offset once the log files are deleted.  The entries are
         nearly always on disk, since a thorough flush runs every minute unless the disk is full.

@@ -29,7 +29,7 @@ from broker_service.store.queue_table import QueueTable
 
 logger = logging.getLogger(__name__)
 
-_SPARE = 1 << 20  # free bytes, beside the next log file, with which a disk counts as having room again
+_SPARE = 1 << 20  # bytes that must be free beside the next log file before a disk counts as having room again
 
 
 class Writer:
@@ -43,9 +43,8 @@ class Writer:
         index: Index,
     ) -> None:
         self.trouble: str | None = None  # why the last write failed; None after a write or probe that succeeds
-        self.no_room: str | None = (
-            None  # a full disk's error; kept until the disk has room, even if small writes succeed
-        )
+        # a full disk's error; kept until the disk has room, even if small writes succeed
+        self.no_room: str | None = None
         self.partial = bytearray()  # the beginning of a replicated record whose rest has not arrived yet
         self._disk = disk
         self._config = config

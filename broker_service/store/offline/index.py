@@ -60,7 +60,7 @@ class OfflineIndexFile:
         return HEADER_SIZE + self.slot_count * SLOT_SIZE + number * ENTRY_SIZE
 
     def entries(self, rows: slice | None = None) -> Entries:
-        """Reads the entries of these rows; row 0 is entry number 1.  Without `rows` it reads all entries."""
+        """Reads the entries of these rows; row 0 is entry number 1.  Without `rows`, all entries are read."""
         begin, end = (rows.start, rows.stop) if rows else (0, self.count)
         return np.frombuffer(self._file.read(self.position(begin + 1), (end - begin) * ENTRY_SIZE), ENTRY)
 
