@@ -53,7 +53,7 @@ class Action:
     states: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        """The action for the pages, without the function."""
+        """Returns the action as JSON for the pages, without the function."""
         return {
             **{name: getattr(self, name) for name in ("name", "title", "place", "does", "fixed", "states")},
             "fields": [asdict(field) for field in self.fields],

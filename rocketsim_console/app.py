@@ -44,8 +44,8 @@ from rocketsim_console.watch import Watch
 STATIC = Path(__file__).parent / "static"
 PAGES = ("/", "/topics", "/topics/{name:path}", "/groups", "/groups/{name:path}", "/messages", "/failovers")
 THREADS = 8  # threads that call the cluster
-LOOK_S = 1.0  # between two looks at the brokers
-IDLE_LOOK_S = 5.0  # between two looks while nobody has a page open
+LOOK_S = 1.0  # the time between two rounds of calls to all brokers
+IDLE_LOOK_S = 5.0  # the same time while nobody has a page open
 
 T = TypeVar("T")
 

@@ -114,5 +114,5 @@ class Feeds:
                 feed.publish(text)
                 await asyncio.sleep(feed.view.every_s)
         except Exception as error:
-            feed.failure = error  # the streams of its viewers raise it
+            feed.failure = error  # the viewers' streams raise this error
             feed.wake()

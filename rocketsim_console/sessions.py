@@ -21,7 +21,8 @@ class NoSession(Exception):
 @dataclass(slots=True, eq=False)
 class Session:
     """`id` is in a cookie that scripts cannot read.  `token` comes with each request that changes something, in a
-    header that other sites cannot send.  `admin` calls the cluster with the keys of `user`, who is empty without keys.
+    header that other sites cannot send.  `admin` calls the cluster with the keys of `user`.  A session without keys has
+    an empty `user`.
     """
 
     id: str = field(repr=False)

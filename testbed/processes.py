@@ -43,7 +43,7 @@ SMALL_BROKER = {
 
 
 class ServerProcess(local_cluster.ServerProcess):
-    """A server process that can run another version's code and in another environment.  The errors show the server's
+    """A server process that can run another version's code and in another environment.  Its errors show the server's
     log.
     """
 
@@ -145,7 +145,7 @@ class Processes:
     def start_pair(
         self, broker_name: str, *name_servers: ServerProcess, **keys: object
     ) -> tuple[ServerProcess, ServerProcess]:
-        """Starts a master and its slave at the same time.  `brokerRole` is for the master."""
+        """Starts a master and its slave at the same time.  A `brokerRole` among the keys applies only to the master."""
         master = self.broker(broker_name, 0, *name_servers, **keys)
         slave = self.broker(broker_name, 1, *name_servers, **(keys | {"brokerRole": "SLAVE"}))
         for process in (master, slave):

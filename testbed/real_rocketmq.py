@@ -6,7 +6,7 @@
         rocketmq.master.kill()                                  # SIGKILL
         rocketmq.master.start()                                 # the same configuration, store and port
 
-A command starts one until it is interrupted, or asks any server with RocketMQ's own tool:
+The command `serve` runs RocketMQ until it is interrupted, and `mqadmin` asks any server with RocketMQ's own tool:
 
     python -m testbed.real_rocketmq serve [--version 5.5.0] [--pair] [--proxy]
     python -m testbed.real_rocketmq fetch [--version 5.5.0]
@@ -40,7 +40,8 @@ COMMAND_TIMEOUT_S = 600
 HEAPS = {"namesrv": "128m", "master": "512m", "slave": "384m", "proxy": "384m"}
 # The administrator of `access`; brokers and tools sign their calls with the same keys.
 ACCESS_KEY, SECRET_KEY = "interop", "interop-secret"
-# A user of `access` that may read all topics with all groups, and change nothing.  `add_reader` creates it (ACL 2.0).
+# A user of `access` that may read all topics with all groups, and change nothing.  With ACL 2.0, `add_reader` creates
+# this user.
 READER_KEY, READER_SECRET = "interop-reader", "interop-reader-secret"
 # RocketMQ maps files with internal classes, which Java 17 hides without these options.
 OPENS = [
@@ -119,7 +120,8 @@ def run_java(jars: Path, home: Path, heap: str, *main: str) -> str:
 
 
 def mqadmin(home: Path, *words: str, version: str = NEWEST) -> str:
-    """Returns what mqadmin prints for a command, whose words name the servers to ask: `-n NAME_SERVER`, `-b BROKER`.
+    """Returns what mqadmin prints for a command.  The command's words name the servers to ask, as in `-n NAME_SERVER`
+    or `-b BROKER`.
 
     If a command fails, mqadmin prints a stack trace and ends with status 0; this function raises RocketMQError.
     """
@@ -244,7 +246,7 @@ def running(
 ) -> Iterator[RocketMQ]:
     """Starts the servers, and stops all processes cleanly at the end of the context.
 
-    - `store`: the directory that the master serves and changes, so pass a copy.  The default is a new directory.
+    - `store`: the directory that the master serves and changes, so pass a copy.  By default, the master uses a new one.
     - `access`: calls must be signed with ACCESS_KEY and SECRET_KEY (RocketMQ's ACL 2.0, before 5.3.0 its ACL 1.0).
     - `tls`: a folder with server.pem and server.key; plaintext stays possible.
     - `client_ca`: a client that speaks TLS needs a certificate of this CA.

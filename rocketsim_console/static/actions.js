@@ -1,4 +1,4 @@
-// Buttons and dialogs for what the user may change. The console says which actions exist. Without any action, it only reads.
+// Buttons and dialogs for what the user may change. The console says which actions exist. Without actions, the console only reads.
 
 import { h, notice, show } from "./dom.js";
 import { Refused } from "./live.js";

@@ -2,8 +2,8 @@
 work.
 
 The clock of the broker that makes the store is an hour slow, and that of the broker that completes it two hours fast.
-Only messages that are due at once are therefore due while the store is made.  The messages named `soon` are due when
-RocketMQ opens the store, and those named `later` when our broker opens it again.
+While the store is made, only messages without a delay are due, because of the slow clock.  The messages named `soon`
+are due when RocketMQ opens the store, and those named `later` when our broker opens the store again.
 """
 
 import time
@@ -141,7 +141,7 @@ async def end(client: Client, name: str, resolution: d.TransactionResolution) ->
 
 
 async def pop(node: BrokerNode, group: str, topic: str) -> dict[str, Delivery]:
-    """Pops all messages that are there now, for an hour.  Returns the deliveries by body."""
+    """Pops all messages that are there now, with an invisible time of an hour.  Returns the deliveries by body."""
     popped = await node.consumption.pop(Pop(group=group, topic=topic, client_id="me", invisible_ms=HOUR_MS))
     return {record.decode(one.record).body.decode(): one for one in popped.deliveries}
 

@@ -1,4 +1,4 @@
-"""The comparison in check.py detects every kind of difference.  These tests need no RocketMQ."""
+"""The comparison in check.py detects every kind of difference.  The tests of this comparison need no RocketMQ."""
 
 from copy import deepcopy
 from typing import Any

@@ -69,7 +69,7 @@ class Bench:
         return self._mqadmin.run(f"{line} -n {self.rocketmq.name_server}")
 
     def topic(self, queues: int = QUEUES) -> str:
-        """A new topic, which the name server knows."""
+        """Creates a topic, and returns its name when the name server knows the topic."""
         name = f"topic{next(numbers)}"
         self.admin.update_topic(name, read_queue_nums=queues, write_queue_nums=queues)
         wait_until(lambda: name in self.cluster.topics(), f"the name server to know {name}")
@@ -79,12 +79,12 @@ class Bench:
         return PullConsumer(cluster=self.cluster, group=group)
 
     def read(self, topic: str, **options: Any) -> pa.Table:
-        """What our client reads of a topic."""
+        """Returns what our client reads of a topic."""
         with self.consumer() as consumer:
             return consumer.read(topic, **options).read_all()
 
     def read_by_java(self, topic: str, queues: int = QUEUES) -> list[dict[str, Any]]:
-        """What RocketMQ's client reads of a topic."""
+        """Returns the messages that RocketMQ's client reads of a topic."""
         found = read(self.rocketmq, [("queue", topic, str(queue)) for queue in range(queues)])
         return [one for one in found if one["kind"] == "message"]
 
@@ -144,7 +144,7 @@ def test_java_and_we_read_what_our_producer_sends(bench: Bench) -> None:
     results += producer.send_batch([Message(topic, b"batch %d" % number, "TagB", f"b{number}") for number in range(50)])
     futures = [producer.send_async(Message(topic, b"later %d" % number)) for number in range(200)]
     results += [future.result(60) for future in futures]
-    results += [producer.send(Message(topic, b"large" * 100_000))]  # the client compresses it
+    results += [producer.send(Message(topic, b"large" * 100_000))]  # the client compresses this body
     assert {one.send_status for one in results} == {SendStatus.SEND_OK}
 
     bench.ends(topic, len(results))
@@ -205,7 +205,7 @@ def test_delayed_messages_come_when_they_are_due(bench: Bench) -> None:
 
 @pytest.fixture(scope="module")
 def backlog(bench: Bench) -> str:
-    """A topic with so many messages that pulls are sent ahead."""
+    """Creates a topic with so many messages that our client sends pulls ahead."""
     topic = bench.topic()
     rows = BACKLOG // 10
     for part in range(10):
@@ -306,7 +306,7 @@ def test_mqadmin_shows_what_our_group_has_committed(bench: Bench) -> None:
 
 
 def got(program: Program) -> list[bytes]:
-    """The messages that a Java consumer has printed, among lines of its logging."""
+    """Returns the messages that a Java consumer has printed, without the lines of its logging."""
     return [line.split(maxsplit=2)[2].encode() for line in program.lines if line.startswith("got ")]
 
 
@@ -363,7 +363,7 @@ def test_an_instance_is_used_as_javas_client_does(bench: Bench, tmp_path: Path) 
 
 
 def admin_rows(bench: Bench, capsys: pytest.CaptureFixture[str], line: str) -> list[dict[str, Any]]:
-    """What `rocketsim admin` prints as JSON lines."""
+    """Returns the JSON lines that `rocketsim admin` prints."""
     capsys.readouterr()
     with pytest.raises(SystemExit) as ended:
         main(["admin", *line.split(), "-n", bench.rocketmq.name_server, "--json"])

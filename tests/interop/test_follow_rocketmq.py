@@ -88,7 +88,7 @@ def our_log(node: BrokerNode) -> bytes:
 
 
 def read(node: BrokerNode) -> list[bytes]:
-    """The bodies that our pull client reads from the slave alone."""
+    """Returns the bodies that our pull client reads from the slave alone."""
     cluster = Cluster(Connection.of(brokers={BROKER_NAME: {1: node.address}}, timeout_s=20.0))
     with PullConsumer(cluster=cluster, group="elsewhere") as consumer:
         bodies: list[bytes] = consumer.read(TOPIC).read_all()["body"].to_pylist()

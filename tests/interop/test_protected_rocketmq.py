@@ -1,4 +1,4 @@
-"""Our client on a real RocketMQ with access control and TLS, and at the remoting port of its proxy."""
+"""Tests our client on a real RocketMQ with access control and TLS, and at the remoting port of its proxy."""
 
 import itertools
 import re

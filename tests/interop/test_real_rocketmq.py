@@ -64,7 +64,7 @@ async def test_rocketmq_goes_on_with_pending_work_and_our_broker_after_it(tmp_pa
     offsets = {(one["group"], *place(one)[:2]): one["offset"] for one in theirs if one["kind"] == "offset"}
 
     def bodies(topic: str, group: str = "") -> list[str]:
-        """What consumers of the group get, or all of the topic."""
+        """Returns the messages that consumers of the group would get, or all messages of the topic."""
         begins = {queue_id: at for (owner, name, queue_id), at in offsets.items() if (owner, name) == (group, topic)}
         of_topic = [line for line in messages if line["topic"] == topic]
         assert not group or begins.keys() >= {line["queueId"] for line in of_topic}

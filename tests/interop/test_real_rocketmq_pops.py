@@ -30,7 +30,8 @@ SIZES = {
     "maxHashSlotNum": 100,
     "maxIndexNum": 400,
 }
-# RocketMQ has the group's offsets on disk before it is killed; without that all messages come again.
+# With this interval, RocketMQ has the group's offsets on disk before it is killed.  Without these offsets, all messages
+# would come again.
 SETTINGS = {"timerWheelEnable": "true", "flushConsumerOffsetInterval": 100, **SIZES}
 TOPIC = {
     "attributes": {},

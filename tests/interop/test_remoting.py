@@ -29,7 +29,7 @@ VERSIONS = [NEWEST, "5.1.4"]
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
-    """A name server, master and slave with remoting ports; their addresses there."""
+    """Starts a name server, a master and a slave with remoting ports, and yields the addresses of these ports."""
     ports = [free_port() for _ in range(3)]
     with Processes(tmp_path_factory.mktemp("pair")) as processes:
         namesrv = processes.start_namesrv(remotingPort=ports[0])
@@ -48,7 +48,9 @@ def columns(printed: str) -> list[list[str]]:
 
 
 def offset_id(found: str) -> str:
-    """The id that a broker gave a message, from its description, which RocketMQ 5.1 prints without that id."""
+    """Returns the id that a broker gave a message, from the message's description, which RocketMQ 5.1 prints without
+    this id.
+    """
     if printed := re.search(r"OffsetID:\s*(\w{32})", found):
         return printed[1]
     host, port = re.search(r"Store Host:\s*([\d.]+):(\d+)", found).groups()  # type: ignore[union-attr]

@@ -26,7 +26,7 @@ STORED = ("SEND_OK", "SLAVE_NOT_AVAILABLE")  # the promoted slave has no slave i
 
 
 def bodies(program: Program, what: str) -> list[str]:
-    """The bodies of the lines that begin with a word."""
+    """Returns the bodies of the program's lines that begin with this word."""
     return [line.rpartition(" ")[2] for line in list(program.lines) if line.startswith(f"{what} ")]
 
 

@@ -69,7 +69,7 @@ class Bench:
         return name
 
     def send(self, topic: str, bodies: range) -> None:
-        """Sends, and waits until the master has all in its queues."""
+        """Sends messages, and waits until the master has all of them in its queues."""
         before = sum(self.ends(topic).values())
         tags = pa.array(["even" if number % 2 == 0 else "odd" for number in bodies])
         self.producer.send_columns(topic, pa.array([b"%d" % number for number in bodies]), tags=tags)

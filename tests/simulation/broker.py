@@ -67,12 +67,12 @@ class Broker:
         self.lacks_files = False  # true after a power loss or a death in an append, if the disk was full
         self.node: BrokerNode | None = None
         self.process: Process | None = None
-        self.was_killed = False  # true until the next start, and then nothing written is lost
+        self.was_killed = False  # true from a kill to the next start: nothing that was written is lost
         self.ended = ""
         self.served_until_its_end = False
         self.stopped_cleanly = False
         self.wrong_start = ""  # why its last start should have been refused
-        self.is_master = broker_id == 0  # by its configuration file
+        self.is_master = broker_id == 0  # as the configuration file says
         self.on_start: list[Callable[[Broker], None]] = []
         self.on_death: list[Callable[[Broker, bool], None]] = []
         self.master_known = ""  # the master's address in its configuration, if an operator has entered it

@@ -91,7 +91,7 @@ class Clients:
             try:
                 response = await stub.Send(request, timeout=5.0)
             except AioRpcError as error:
-                # A message of a refusal "in doubt" may appear after a power loss (docs/replication.md).
+                # A message that was refused "in doubt" may appear after a power loss (docs/replication.md).
                 if error.code() in REFUSALS and "in doubt" not in (error.details() or ""):
                     self._world.promises.refused_bodies.update(bodies)
                 raise
@@ -134,8 +134,8 @@ class Clients:
         return f"pull {topic}:{queue} from {offset} at {broker.name}"
 
     def pull_range(self, broker: "Broker", chance: random.Random) -> str:
-        """Pulls a range of every queue.  A range ends at the queue's end of the client's last look, or far beyond the
-        queue's end.
+        """Pulls a range of every queue.  A range ends at the end of the queue that a client has seen last, or far
+        beyond it.
         """
         ranges = []
         for topic, queue in itertools.product(TOPICS, range(QUEUES)):

@@ -79,7 +79,7 @@ class CrashPoints:
         except (RocketSimError, OSError) as error:
             if broker.may_refuse_to_start(str(error), left.unread, lacks_room=broker.is_full):
                 return
-            raise PromiseBroken(f"it does not start: {type(error).__name__}: {error}") from error
+            raise PromiseBroken(f"the broker does not start: {type(error).__name__}: {error}") from error
         if wrong := what_is_wrong(node.store.end_offset, flushed, readable):
             raise PromiseBroken(wrong)
         self._world.promises.check_what_is_left(broker, node, powerless=powerless)

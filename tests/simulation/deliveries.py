@@ -46,8 +46,8 @@ OK = broker_pb2.SendResponse.PUT_OK
 
 
 class Term(NamedTuple):
-    """The term of a master.  All that the master has done in its term stays, whatever its disk and its slave have of
-    it.
+    """The term of a master.  Everything that the master has done in its term counts, even if its disk or its slave does
+    not have it.
     """
 
     broker_id: int
@@ -101,7 +101,7 @@ class Deliveries:
         self._stored: set[bytes] = set()  # bodies of messages whose send was OK
         self._places: dict[bytes, Place] = {}  # the place of each message that was stored or delivered
         self._given: dict[tuple[str, bytes], list[Delivery]] = defaultdict(list)  # by group and body
-        self._kept: list[Delivery] = []  # to be acknowledged, changed or forgotten later
+        self._kept: list[Delivery] = []  # deliveries to acknowledge, change or forget later
         self._settlements: dict[tuple[str, bytes], list[Settlement]] = defaultdict(list)
         self._forwards: set[tuple[str, bytes]] = set()  # moves to the dead letters that clients have asked for
         self._dead: Counter[tuple[str, bytes]] = Counter()  # the dead letters at the end of the play
@@ -326,8 +326,8 @@ class Deliveries:
             raise PromiseBroken(what)
 
     def _may_lack_a_copy(self, body: bytes) -> bool:
-        """Returns True if the record that moved the message was unreadable at some time.  In that case, the message may
-        also still be at its former place.
+        """Returns True if the record that moved the message was unreadable at some time, so that the message may also
+        still be at its former place.
         """
         unread = [broker for broker in self._world.brokers if broker.disk.unread_sectors]
         return any(

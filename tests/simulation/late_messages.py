@@ -1,5 +1,5 @@
-"""Messages with a delivery time and transactions in the simulated world.  It compares the answers to producers with the
-master's log at the end.
+"""Messages with a delivery time and transactions in the simulated world.  The module compares the answers to producers
+with the master's log at the end.
 """
 
 import random

@@ -488,7 +488,7 @@ class Channel:
     ) -> Any:
         method = _Method(path, "unary_unary", request_serializer, response_deserializer)
 
-        async def call(request: Any, timeout: float | None = None, **_: Any) -> Any:  # noqa: ASYNC109 - gRPC has it too
+        async def call(request: Any, timeout: float | None = None, **_: Any) -> Any:  # noqa: ASYNC109 - as in gRPC
             made = ClientCall(self, method, timeout)
             try:
                 if not made.is_over:

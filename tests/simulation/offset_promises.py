@@ -1,9 +1,9 @@
 """The promises about committed offsets: no query answers with less than an earlier answer (I7).
 
 A reader of this package finds out from the disks which brokers have an offset (docs/storage_format.md).  A broker that
-has the offset must answer queries with it.  A master that could have received the offset must do so, too, and in the
-end every broker must (docs/replication.md).  Only a reset, the deletion of a topic, or the loss of the records before
-an offset makes the offset lower.
+has a committed offset must answer queries with this offset.  A master that could have received the offset must also
+answer with it, and in the end every broker must (docs/replication.md).  Only a reset, the deletion of a topic, or the
+loss of the records before an offset makes the offset lower.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 Key = tuple[str, str, int]  # group, topic, queue id
-# The position at which a generation was raised: epoch, the epoch's id, log offset.  The first generation has zeros.
+# The position at which a generation was raised: epoch, the epoch's id, log offset (all 0 for the first generation).
 Point = tuple[int, int, int]
 ON_ITS_WAY_S = 10.0  # the longest time for an answer, or for the offsets that a slave hands over
 # The longest time until a committed offset is synced.  The journal syncs after 5 s by default, and after 1 s here.
@@ -118,7 +118,7 @@ class OffsetPromises:
             self.standing.append(standing)
 
     def _was_on(self, key: Key, entry: Entry) -> bool:
-        """Returns True if a broker that has just lost its power had the offset until then.  Its acknowledgement may
+        """Returns True if a broker had the offset until it lost its power a moment ago, when its acknowledgement may
         have been on the way.
         """
         return any(
@@ -236,8 +236,8 @@ class OffsetPromises:
         return [standing for standing in self.standing if standing.key[0] == group]
 
     def answered_by_slaves(self, asked: list[Standing], answers: list[tuple[Broker, Any]]) -> None:
-        """Checks what a client concludes from the slaves' answers while no master answers.  The client must hear a
-        slave that has the offset that stood before the question, even if it asked another slave first.
+        """Checks what a client concludes from the slaves' answers while no master answers.  The client must use the
+        answer of a slave that has the group's last known offset, even if the client has asked another slave first.
         """
         self.watch()
         entries = [
@@ -293,8 +293,8 @@ class OffsetPromises:
         offsets).
 
         The master waits for a slave that a name server or its configuration names, and for a slave that has followed it
-        and still knows its address.  It does not wait for a master that it has replaced, which hands over its offsets
-        when it is restarted as a slave.
+        and still knows its address.  The master does not wait for an earlier master that it has replaced, because that
+        one hands over its offsets when it is restarted as a slave.
         """
         if other.leads and other.role_epoch() < broker.role_epoch():
             return False

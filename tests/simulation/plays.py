@@ -1,5 +1,5 @@
-"""Plays: runs with one kind of consumers and producers, by name.  The seed decides everything else,
-the mode included.
+"""Plays, which are runs of the simulation with one kind of consumers and producers.  The seed of a play decides about
+all the rest, including the mode of the pair.
 """
 
 from collections import Counter
@@ -33,7 +33,7 @@ def played(name: str, world: World) -> Counter[str]:
     """Plays the named play, and returns counts of what happened, deaths of brokers and faults included."""
     counts = Counter[str]()
     for broker in world.brokers:
-        broker.settings["disk_space_clean_forcibly_ratio"] = 100  # a full disk deletes no messages
+        broker.settings["disk_space_clean_forcibly_ratio"] = 100  # a broker with a full disk deletes no messages
     world.play(lambda world: counts.update(PLAYS[name](world).counts), again=f"{name} {world.seed}")
     counts["deaths"] = len(world.crash_points)
     counts["failed disk calls"] = sum(broker.disk.failed.total() for broker in world.brokers)

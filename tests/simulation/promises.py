@@ -48,10 +48,10 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 ANSWERED_WITHIN_S = 10.0
-# The time in which a living master hears of a forced promotion.  Its last answers may have waited 1 s for a slave.
+# The time in which a living master hears of a forced promotion, after which answers may still wait 1 s for a slave.
 TOLD_WITHIN_S = 2.0
 NOWHERE = 1 << 62
-UNANSWERED = 1 << 16  # bytes of log, at most, that nobody has been told of yet
+UNANSWERED = 1 << 16  # the most bytes of log of which no client has been told yet
 
 
 Queues = dict[tuple[str, int], list[tuple[int, int, int]]]  # (queue offset, log offset, tags code) of each entry
@@ -99,7 +99,8 @@ class Promises:
         self.visible_ends = VisibleEnds(world)
         self.reads = ReadPromises(world, self, PromiseBroken)
         self._offsets: dict[int, dict[tuple[str, str, int], Any]] = {}
-        self._epochs: dict[tuple[int, int], tuple[int, int]] = {}  # (number, id) -> (start, who was first seen with it)
+        # (number, id) of an epoch -> its start, and the first broker that was seen with it
+        self._epochs: dict[tuple[int, int], tuple[int, int]] = {}
         self._promised_epoch: dict[int, int] = {}
         self._before_power_loss: dict[int, tuple[float, bytes]] = {}
         self._openings: dict[tuple[int, Epoch], Opening] = {}
@@ -257,7 +258,7 @@ class Promises:
         """Notes what a start may cut from the log because of damage.
 
         A damaged record above the flushed offset on the disk looks like the last record before a crash, and a start
-        cuts the log there.  After a power loss, the offset on the disk may be an older one.
+        cuts the log there.  After a power loss, the disk may have an older flushed offset.
         """
         flushed = broker.disk.flushed_offset(broker.root)
         damaged = [broker.in_log(damage) for damage in broker.disk.still_damaged()]
@@ -417,8 +418,8 @@ class Promises:
         """Returns where the log begins.
 
         A slave starts over if its log ended before its master's log begins.  Such a slave has no file or no record for
-        a moment, or until its next start if its disk fails.  Meanwhile its log counts as beginning where its master's
-        log begins, because everything before that has expired.
+        a moment, or until its next start if its disk fails.  Meanwhile the slave's log counts as beginning where the
+        master's log begins, because everything earlier has expired.
         """
         starts = [
             [int(path.name) for path in one.disk.files_below(one.root / "commitlog")]
@@ -530,7 +531,7 @@ class Promises:
         until = min(ours.end_offset, theirs.end_offset, _fork(epochs_on_disk(one), epochs_on_disk(other)))
         begin = max(ours.min_offset, theirs.min_offset)
         if begin < until and self._untainted(one, begin, until) != self._untainted(other, begin, until):
-            raise PromiseBroken(f"{one} and {other} differ below {until}")
+            raise PromiseBroken(f"the logs of {one} and {other} differ below {until}")
 
     def check_what_is_left(self, broker: Broker, node: BrokerNode, *, powerless: bool) -> None:
         """Checks a copy of the broker's disk, which `node` has opened."""

@@ -109,7 +109,7 @@ class QueuePromises:
             return
         first = max(offsets[0], wanted)
         if any(offset not in (-1, at) for at, offset in enumerate(offsets, start=first)) and -1 != offsets[0]:
-            raise self._broken(f"{broker.name} gives offsets {offsets} to a pull from {wanted}")
+            raise self._broken(f"{broker.name} gives the offsets {offsets} in answer to a pull from {wanted}")
 
     def offsets_are_dense(self, broker: Broker, records: Iterable[Record]) -> None:
         queues = defaultdict(list)

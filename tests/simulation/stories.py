@@ -230,8 +230,8 @@ def a_slave_that_is_behind_hands_back_an_offset_before_another_one_brings_its_re
 
 
 def a_slave_goes_on_behind_zeros_in_its_journal(world: World) -> None:
-    """While the master is down, a power loss takes the first of the slave's last commits, but not the others.  Then the
-    slave takes another commit, and is killed before its offsets are in another file.
+    """While the master is down, a power loss takes the first of the slave's last commits, but not the others.  After
+    that, the slave takes another commit, and is killed before its offsets are in another file.
     """
     master, slave = pair_alone(world, 20)
     master.kill()
@@ -507,8 +507,8 @@ def readers_ask_for_what_no_slave_has(world: World) -> None:
 
 
 def a_consumer_reads_what_a_promoted_slave_has_not(world: World) -> None:
-    """A consumer and a planned range continue at the new master.  By then, the new master's queues are as long as the
-    old master's were, with other records.
+    """A consumer and a planned range continue at the new master, whose queues are as long as the old master's were, but
+    have other records.
     """
     old, new = world.brokers[:2]
     follow(world, new)
@@ -604,8 +604,8 @@ def a_master_has_lost_what_its_slave_has_deleted(world: World) -> None:
 
 
 def a_replaced_master_copies_again_what_has_expired_there(world: World) -> None:
-    """The first file of the replaced master expires.  As a slave, the broker therefore starts over, and is checked
-    while it copies.
+    """The first file of the replaced master expires, so the broker starts over when it becomes a slave.  The broker is
+    checked while it copies.
     """
     old, new = a_replaced_master_with_more_files(world)
     old.start()

@@ -149,9 +149,7 @@ def count_promotions_as_starts(plant):
 
 
 def believe_the_first_answer(plant):
-    """A master relies on one name server's answer.  That name server may have restarted, and may not know that the
-    master was replaced.
-    """
+    """A master relies on one name server, which may have restarted and may not know that the master was replaced."""
     honest = Mastership.__init__
     plant(Mastership, "__init__", lambda self, *args, **more: honest(self, *args, **more | {"others": ()}))
 
@@ -261,7 +259,9 @@ def believe_the_first_slave(plant):
 
 
 def promise_and_forget(plant):
-    """A slave answers a candidate whatever it does, and goes on to acknowledge the old master."""
+    """A slave answers a candidate for promotion even while it follows a master, and acknowledges the old master after
+    that.
+    """
     plant(Following, "address", property(lambda self: ""))
     plant(Follower, "_check_promise", lambda self, masters_epoch: None)
 
@@ -288,7 +288,7 @@ def show_the_logs_end(plant):
 
 
 def tell_nobody_of_what_is_gone(plant):
-    """A consumer that has read records which a promoted slave lacks continues at its offset, and nobody tells it."""
+    """A consumer that has read records which a promoted slave lacks continues at its offset without being told."""
     plant(PullPath, "_truncated", lambda *_: None)
 
 

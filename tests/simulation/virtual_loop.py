@@ -29,7 +29,7 @@ class Process:
         self.name = name
         self.died = False
         self.on_death: list[Callable[[], None]] = []
-        self.has_failed: Callable[[], bool] = lambda: False  # whether its machine has stopped during this call
+        self.has_failed: Callable[[], bool] = lambda: False  # true if the process's machine has stopped in this call
         self._context = contextvars.copy_context()
         self._context.run(_current.set, self)
 

@@ -192,8 +192,8 @@ class World:
 
     @contextmanager
     def _simulated(self) -> Iterator[None]:
-        """Simulates the brokers' threads in a `with` block.  Reflection and logging are off meanwhile, because they
-        cost time.
+        """Simulates the brokers' threads in a `with` block.  In this block, reflection and logging are off, because
+        they cost time.
         """
         reflection = grpc_reflection.enable_server_reflection
         hook, level = sys.unraisablehook, logging.root.manager.disable
@@ -420,8 +420,8 @@ class World:
         return f"{call} {nth} of {broker.name} will fail with {errno.errorcode[error]}"
 
     def fail_write(self, chance: random.Random) -> str | None:
-        """Makes one of the next writes fail in the middle.  If the reason was a full disk, the disk has room again
-        afterwards.
+        """Makes one of the next writes fail in the middle.  If the write failed because the disk was full, the disk has
+        room again afterwards.
         """
         broker = self._pick(chance, lambda broker: broker.serves and not broker.disk.faults)
         if broker is None:
@@ -532,7 +532,7 @@ class World:
         return f"the files of {broker.name} are brought back"
 
     def look_after_disk(self, chance: random.Random) -> str | None:
-        """Restarts a broker whose disk has failed, as an operator does.  The kernel has dropped some pages before."""
+        """Restarts a broker whose disk has failed, as an operator does, after the kernel has dropped some pages."""
         broker = self._pick(chance, lambda broker: broker.has_failed_disk)
         return None if broker is None else self._restart_on_a_sound_disk(broker, chance)
 
@@ -780,8 +780,8 @@ class World:
     def _rebuild_who_took_over_damage(self) -> None:
         """Empties slaves that have copied damage, so that they copy everything again.
 
-        Where there is no checksum, a slave may copy damage of its master's disk.  If the two logs differ for good after
-        that, both brokers say so, and an operator has to act.
+        Where there is no checksum, a slave may copy damage of its master's disk.  If this makes the two logs differ for
+        good, both brokers say so, and an operator has to act.
         """
         for broker in self.brokers:
             if broker.serves and not broker.is_writable and not broker.live.replication.slave.is_following():
@@ -866,7 +866,7 @@ class World:
     def _at(
         self, chance: random.Random, wanted: Callable[[Broker], bool], act: Callable[[Broker], str | None]
     ) -> str | None:
-        """Calls `act` with one of the brokers that are `wanted`.  Returns None if there is no such broker."""
+        """Calls `act` with one of the brokers that are `wanted`.  Returns None if no broker is wanted."""
         broker = self._pick(chance, wanted)
         return None if broker is None else act(broker)
 

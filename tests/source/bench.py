@@ -1,4 +1,4 @@
-"""Steps of the Spark tests: operations on a cluster and on queries, each in one line."""
+"""Steps of the Spark tests, with which a test operates a cluster and its queries in a few lines."""
 
 import itertools
 import json
@@ -84,7 +84,7 @@ class Bench:
     # --- messages -----------------------------------------------------------------------------------------------------
 
     def topic(self, messages: int = 0, **kwargs: Any) -> str:
-        """Creates a topic with that many messages.  The default is a topic with empty queues."""
+        """Creates a topic with that many messages.  By default the topic has a single message, `first`."""
         topic = self.name("topic")
         if messages:
             self.send(topic, range(messages), **kwargs)

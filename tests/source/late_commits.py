@@ -21,7 +21,7 @@ LATE_S = 0.5
 # With a planted bug, nothing waits for the commit, and the commit must not finish while the process is still ending.
 LATE_WITH_BUG_S = 20.0
 HELD = "heldwhilealive"  # the option with the path of a file that the reader's process locks while it lives
-BUG = "bug"  # the option with the bug to plant in that process
+BUG = "bug"  # the option with the bug to plant in the reader's process
 BUGS = ["SIGTERM ends it", "what is under way is forgotten"]
 
 

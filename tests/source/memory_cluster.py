@@ -85,7 +85,7 @@ class MemoryBroker:
 
     def _message(self, queue: MessageQueue, offset: int) -> bytes:
         if packed := self.packed.get((queue, offset)):
-            # The broker's filter takes a third, half of which have another tag with the same hash.
+            # A broker's filter by the tag's hash lets a third of the messages pass.  Half of these have another tag.
             tag = "A" if offset % 6 == 0 else "B"
             return message(queue, offset, packed, sys_flag=record.SYS_FLAG_COMPRESSED, TAGS=tag)
         data = bytearray(message(queue, offset))

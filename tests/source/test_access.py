@@ -1,5 +1,5 @@
-"""accessKey and secretKey: a source and a sink for brokers with access control, and no secret in plans or
-representations.
+"""Tests the options accessKey and secretKey of source and sink with brokers that have access control.  No plan and no
+representation may have the secret.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Batch reads over a real pair: columns, projection, bounds, and the errors that say what to do."""
+"""Tests batch reads over a real pair: columns, projection, bounds, and the errors that say what to do."""
 
 import json
 from pathlib import Path

@@ -1,5 +1,5 @@
-"""How the source interprets brokers' answers over real calls: a queue exists, is deleted, or is unavailable at the
-moment.
+"""Tests how the source interprets brokers' answers over real calls: a queue exists, is deleted, or is unavailable at
+the moment.
 """
 
 from collections.abc import Iterator
@@ -67,7 +67,7 @@ def static(fake: FakeCluster) -> Cluster:
 
 
 def test_without_a_name_server_a_lowered_number_of_write_queues_is_heard_of(fake: FakeCluster) -> None:
-    """The other queues can still be read."""
+    """The queues that are no longer writable can still be read."""
     with static(fake) as cluster, Producer(cluster=cluster) as producer:
         assert len(producer.publish_queues("T")) == 8
         for broker in fake.brokers.values():
@@ -96,7 +96,7 @@ def test_a_topic_that_the_master_does_not_have_is_gone_and_hides_nobody(fake: Fa
 
 
 def test_a_queue_is_gone_too_when_no_name_server_names_its_topic_any_more(fake: FakeCluster) -> None:
-    """A driver that starts after the deletion learns it from the master."""
+    """A driver that starts after the deletion of the topic hears of the deletion from the master."""
     fake.topics.discard("T")
     fake.brokers["broker-a", 0].missing = {"T"}
     seen = opened(fake).bounds([Q0, OTHER, B])

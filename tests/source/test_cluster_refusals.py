@@ -56,7 +56,7 @@ def questions() -> dict[str, tuple[str, Any]]:
 
 
 async def code_of(stub: Any, call: str, request: Any) -> tuple[str, str] | None:
-    """Status and code of the refusal; None: it is answered."""
+    """Returns the status and the code of the refusal, or None if the call is answered."""
     try:
         answer = getattr(stub, call)(request, timeout=60)
         if call == "PullRange":

@@ -23,7 +23,7 @@ DOCUMENTS = {
 
 
 def section(title: str) -> str:
-    """The text below a heading, which exactly one of the documents has."""
+    """Returns the text below a heading, which only one of the documents may have."""
     (text,) = (text for text in DOCUMENTS.values() if f"\n## {title}\n" in text)
     return text.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
 

@@ -298,7 +298,7 @@ def rows(*bodies: bytes) -> Iterator[pa.RecordBatch]:
 
 
 def sends(fake: FakeCluster) -> list[int]:
-    """How many messages each call had."""
+    """Returns how many messages each call had."""
     return [request.count for request in fake.brokers["broker-a", 0].calls["Send"]]
 
 

@@ -27,7 +27,9 @@ def both_up(pair: Bench) -> Any:
 
 
 def offsets_at(pair: Bench, broker: Any, group: str, topic: str) -> dict[MessageQueue, int]:
-    """The group's offsets at one broker; empty while a returning master has not received its slave's."""
+    """Returns the group's offsets at one broker, or nothing while a returning master has not received its slave's
+    offsets.
+    """
     queues = [MessageQueue(topic, "broker-a", queue_id) for queue_id in range(4)]
     try:
         answer = pair.cluster.transport.reads.query_offsets(broker.address, group, queues, False, 3.0)
@@ -112,7 +114,7 @@ def test_a_commit_that_only_a_master_may_take_waits_for_it_and_ends_no_query(pai
 
 
 def test_the_suggested_slave_is_followed_inside_a_task_and_kept_for_the_next(pair: Bench, checkpoint: str) -> None:
-    """The master sends whoever is far behind to its slave, which sends them back when they have caught up."""
+    """The master sends readers that are far behind to its slave, which sends them back when they have caught up."""
     for broker in (pair.master, pair.slave):
         broker.stop()
         # Only 40 % of `physicalMemory` counts as cached, so even a small backlog counts as too large for memory.

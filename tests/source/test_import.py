@@ -36,7 +36,7 @@ def test_the_start_of_a_query_imports_only_what_asks_brokers() -> None:
 
 
 def test_a_schema_and_the_plan_of_a_write_need_neither_numpy_nor_arrow() -> None:
-    """The driver starts a process of its own for each of the two."""
+    """The driver starts one process of its own for the schema, and one for the plan of a write."""
     modules = "rocketsim_source.schema, rocketsim_source.sink.writer"
     heavy = "print([m for m in ('grpc', 'numpy', 'pyarrow') if m in sys.modules])"
     assert run(f"import sys, {modules}; {heavy}") == run(f"import sys, pyspark.sql.datasource; {heavy}")

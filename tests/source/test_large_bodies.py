@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 
 @pytest.fixture
 def large(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    """A master without a slave that takes such bodies."""
+    """Yields a master without a slave that takes bodies of 128 MiB."""
     keys = {"maxMessageSize": MAX_BODY_BYTES, "mappedFileSizeCommitLog": 200 << 20, "autoCreateTopicEnable": True}
     with Processes(tmp_path_factory.mktemp("large")) as processes:
         name_server = processes.start_namesrv()

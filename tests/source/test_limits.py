@@ -56,7 +56,7 @@ def test_bytes_without_known_sizes_limit_nothing() -> None:
 
 def test_a_small_batch_waits_for_its_delay_and_no_longer() -> None:
     delay = TriggerDelay(min_offsets=10, max_delay_ms=1000)
-    assert delay.lets_through(1, now_ms=0)  # the first is not delayed
+    assert delay.lets_through(1, now_ms=0)  # the first batch is not delayed
     assert not delay.lets_through(9, now_ms=1)
     assert not delay.lets_through(9, now_ms=999)
     assert delay.lets_through(9, now_ms=1000)

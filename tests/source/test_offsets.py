@@ -37,13 +37,14 @@ def test_a_newer_format_is_refused_with_the_way_out(rest: dict[str, object]) -> 
         StreamOffset.of({"v": 2} | rest)
 
 
-# What commit 9157579 left behind: topic `old` has ten messages in each of four queues, batch 3 is planned and not done.
+# The checkpoint that commit 9157579 left: topic `old` had ten messages in each of four queues, and batch 3 was planned
+# and not finished.
 OLD_CHECKPOINT = Path(__file__).parents[1] / "data" / "upgrade" / "checkpoint"
 
 
 @pytest.mark.parametrize("batch", range(4))
 def test_an_offset_of_an_older_version_is_written_as_it_was_read(batch: int) -> None:
-    """Spark compares texts: another one would be a batch without rows."""
+    """Spark compares offsets as text, so another text for the same offset would cause a batch without rows."""
     text = (OLD_CHECKPOINT / "offsets" / str(batch)).read_text().splitlines()[-1]
     read = StreamOffset.of(json.loads(text))
     assert json.dumps(read.json()) == text

@@ -1,4 +1,6 @@
-"""Kafka's column `partition`: a stable number per queue, and the queue of a number."""
+"""Tests Kafka's column `partition`, which has a stable number for each queue, and the way back from the number to the
+queue.
+"""
 
 import pytest
 from hypothesis import given
@@ -16,7 +18,7 @@ TWINS = "broker-112", "broker-149"
 
 
 def test_a_number_never_changes() -> None:
-    """Users store the numbers in tables."""
+    """Users store partition numbers in tables, so the number of a queue must not change."""
     assert partition_number(MessageQueue("T", "broker-a", 0)) == 65_536 * name_number("broker-a")
     assert [name_number(name) for name in ("broker-a", "broker-b")] == [9960, 10861]
     assert partition_number(MessageQueue("T", "broker-a", 7)) - partition_number(MessageQueue("U", "broker-a", 0)) == 7

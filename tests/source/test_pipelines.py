@@ -1,4 +1,4 @@
-"""The declarative pipeline of docs/spark-recipes.md, run by Spark's own command."""
+"""Runs the declarative pipeline of docs/spark-recipes.md with Spark's own command."""
 
 import os
 import re

@@ -64,7 +64,7 @@ def at_ms(ms: float) -> datetime:
         (LessThan(("queueId",), 1), {A0, B0}),
         (LessThanOrEqual(("queueId",), 0), {A0, B0}),
         (EqualTo(("partition",), partition_number(B0)), {B0}),
-        # These are not understood, so Spark alone evaluates them.
+        # The source does not understand the following filters, so Spark alone evaluates them.
         (EqualTo(("body",), b"x"), EVERY),
         (EqualTo(("properties", "topic"), "U"), EVERY),
         (EqualTo(("queueId",), "1"), EVERY),
@@ -114,7 +114,7 @@ def test_nothing_is_left_of_a_range_that_no_offset_or_time_fits() -> None:
         (LessThanOrEqual(("storeTimestamp",), at_ms(2040)), (0, 41)),
         (EqualTo(("storeTimestamp",), at_ms(2040).astimezone(timezone(timedelta(hours=5)))), (40, 41)),
         (In(("storeTimestamp",), (at_ms(2050), at_ms(2040))), (40, 51)),
-        (GreaterThan(("timestamp",), at_ms(2040)), (0, 100)),  # Kafka's column: the time of birth
+        (GreaterThan(("timestamp",), at_ms(2040)), (0, 100)),  # Kafka's column `timestamp` has the birth time
         (GreaterThan(("storeTimestamp",), datetime(1970, 1, 1)), (0, 100)),  # a time without a zone
     ],
 )
@@ -229,6 +229,6 @@ def test_spark_reads_less_and_finds_the_same_rows(pair: Bench) -> None:
 
 
 def records_read(frame: Any) -> int:
-    """How many rows the source has handed over in the last run of the frame's plan."""
+    """Returns how many rows the source has produced in the last run of the frame's plan."""
     scan = frame._jdf.queryExecution().executedPlan().collectLeaves().head()
     return int(scan.metrics().apply("numOutputRows").value())

@@ -1,5 +1,5 @@
-"""Spark ends the reader's process of a bounded query at once, without waiting for it.  Nevertheless the group's offsets
-are at the end of every queue.
+"""Spark ends the reader's process of a bounded query at once, but the group's offsets must still reach the end of every
+queue.
 """
 
 from pathlib import Path
@@ -37,7 +37,7 @@ spark.stop()
 
 
 def lag_at_the_end(pair: Bench, checkpoint: str, held: Path, bug: str | None = None) -> int:
-    """The group's lag after a query of 20 records, when its reader's process has ended."""
+    """Runs a query of 20 records, and returns the group's lag when the reader's process has ended."""
     cloudpickle.register_pickle_by_value(late_commits)
     pair.spark.dataSource.register(LateCommits)
     topic, group = pair.topic(20), pair.name("group")

@@ -52,7 +52,7 @@ def fetch(
     time: FakeTime | None = None,
     **given: str,
 ) -> list[tuple[MessageQueue, int, int]]:
-    """(queue, offset, id of the broker that served it) of every record, in the order of arrival."""
+    """Returns (queue, offset, id of the broker that served it) of every record, in the order of arrival."""
     options = source_options({"nameServer": "h:1", "topic": "T"} | given, streaming=True)
     time = time or FakeTime()
     reader = RangeFetch(cluster, ranges, {} if hints is None else hints, options, clock=time.clock, sleep=time.sleep)
@@ -70,7 +70,7 @@ def offsets_of(found: list[tuple[MessageQueue, int, int]], queue: MessageQueue =
 
 
 def servers_of(found: list[tuple[MessageQueue, int, int]]) -> list[int]:
-    """The ids of the brokers that served, without repetitions."""
+    """Returns the ids of the brokers that served, one for each run of records from the same broker."""
     served = [broker_id for _, _, broker_id in found]
     return [broker_id for index, broker_id in enumerate(served) if index == 0 or served[index - 1] != broker_id]
 
@@ -109,8 +109,8 @@ def test_the_order_of_records_does_not_depend_on_the_broker_that_serves_them() -
 
 
 def frame_of(*pieces: tuple[int, MessageQueue, range, int, GetMessageStatus], broker_id: int = 0) -> PullFrame:
-    """Returns a frame with records of several ranges, as brokers put small ranges together.  A piece is the range's
-    number, its queue, the offsets, the queue's end, and a status.
+    """Returns a frame with records of several ranges, as brokers put small ranges together.  Each of `pieces` is the
+    number of a range, its queue, the offsets, the queue's end, and a status.
     """
     records = [message(queue, offset) for _, queue, offsets, _, _ in pieces for offset in offsets]
     segments = [

@@ -259,7 +259,7 @@ def test_async_progress_tracking_with_commits_on_commit(pair: Bench, checkpoint:
 
 
 def newest(checkpoint: str, what: str) -> Path:
-    """The newest file of a log in a checkpoint."""
+    """Returns the newest file of a log in a checkpoint."""
     return max((p for p in Path(checkpoint, what).iterdir() if p.name.isdigit()), key=lambda path: int(path.name))
 
 

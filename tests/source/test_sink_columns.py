@@ -1,4 +1,4 @@
-"""Which columns of a DataFrame become which part of a message."""
+"""Tests which columns of a DataFrame become which part of a message."""
 
 from collections import Counter
 from typing import Any

@@ -1,4 +1,4 @@
-"""The examples that use Spark, in one session, on one pair."""
+"""Runs the examples that use Spark, in one session and on one pair."""
 
 import json
 import re

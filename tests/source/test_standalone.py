@@ -74,7 +74,7 @@ def spark_process(log: Path, *command: str) -> Iterator[Path]:
 
 @contextmanager
 def standalone(home: Path, workers: int) -> Iterator[tuple[str, str]]:
-    """The addresses of a Spark master with so many workers, and of a name server with a broker."""
+    """Yields the addresses of a Spark master with so many workers, and of a name server with a broker."""
     deploy, local = "org.apache.spark.deploy", ("--host", "127.0.0.1", "--webui-port", "0")
     with ExitStack() as stack:
         processes = stack.enter_context(Processes(home))

@@ -79,7 +79,7 @@ def test_the_first_batch_says_where_it_starts_and_reads_on_from_there_whatever_t
     assert (end.offsets, end.batch_start, end.anchor) == ({Q0: 10, Q1: 10}, {Q0: 0, Q1: 0}, False)
     assert planned(found, start, end) == {Q0: (0, 10), Q1: (0, 10)}
     assert next_end(found, end) is end
-    # Other starts move as well: `earliest` by retention, and `committed` by commits.
+    # Retention moves the start `earliest`, and commits move the start `committed`.
     again = driver(cluster, startingOffsets="latest")
     assert planned(again, again.initial_offset(), StreamOffset.of(end.json())) == {Q0: (0, 10), Q1: (0, 10)}
     cluster.put(Q0, 5)
@@ -116,7 +116,7 @@ def test_only_the_very_first_call_anchors() -> None:
     cluster.put(Q0, 0)
     found = driver(cluster)
     anchor = next_end(found, found.initial_offset())
-    assert next_end(found, anchor) is anchor  # no progress: the same text, no batch
+    assert next_end(found, anchor) is anchor  # without progress, the same offset causes no batch
     assert next_end(found, StreamOffset(anchor.offsets)) == StreamOffset(anchor.offsets)
 
 
@@ -815,7 +815,7 @@ def test_the_lag_is_counted_from_the_first_record_that_is_there() -> None:
 
 
 def cut(found: StreamQuery, start: StreamOffset, end: StreamOffset) -> list[list[OffsetRange]]:
-    """The ranges of each partition, as Spark passes them to tasks."""
+    """Returns the ranges of each partition, as Spark passes them to tasks."""
     return [one.ranges for one in found.partitions(start, end)]  # type: ignore[attr-defined]
 
 

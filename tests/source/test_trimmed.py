@@ -12,7 +12,7 @@ from tests.source.bench import TIMEOUT_S, Bench, failure_of
 pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 
 EVERY_HOUR = ";".join(f"{hour:02}" for hour in range(24))
-COUNT = 100  # seven log files, which retention deletes in one round, but for the newest
+COUNT = 100  # the messages fill seven log files, of which retention deletes all but the newest in one round
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def alone(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Benc
 
 
 def trim(bench: Bench, topic: str) -> int:
-    """The master's retention deletes all that it may; returns the smallest offset that is left in queue 0."""
+    """Lets the master's retention delete all that it may.  Returns the smallest offset that is left in queue 0."""
     bench.master.stop()
     bench.master.start(fileReservedTime=0, deleteWhen=EVERY_HOUR)
     wait_until(bench.is_writable, "the master to take writes", TIMEOUT_S)

@@ -43,7 +43,7 @@ def damage(
 
 
 def read(ranges: Sequence[OffsetRange] = (OffsetRange(Q0, 0, 50),), **given: str) -> list[Row]:
-    """(queue, offset, broker id that served it) of every row."""
+    """Returns (queue, offset, id of the broker that served it) of every row."""
     given = {"nameServer": "h:1", "topic": "T", "checkCrcs": "true", "pullRetryBackoffMs": "1"} | given
     options = source_options(given, streaming=True)
     rows: list[Row] = []

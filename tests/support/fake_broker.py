@@ -88,7 +88,7 @@ class FakeBroker(BrokerServicer):
         self.frames_before_break: int | None = None
         self.max_message_size = 4 << 20
         self.write_queues = 4  # of every topic
-        self.old_code = False  # refuses a queue that does not exist as brokers did before QueueNotExist
+        self.old_code = False  # if true, an unknown queue is refused with the code from before QueueNotExist
         self.queue_nums = 4  # of every topic
         self.read_queue_nums = 0  # readable queues; 0 means all, with the field unset as by older brokers
         self.says_write_queues = True  # older brokers do not name their write queues
@@ -294,7 +294,7 @@ class FakeCluster(NameServerServicer):
         self.route_calls: list[str] = []
         self.frozen: dict[str, dict[int, str]] | None = None  # a stale view of the brokers
         self.down = False
-        self.wire_versions = {"name server": 0, "broker": 0}  # 0, like versions that do not set it
+        self.wire_versions = {"name server": 0, "broker": 0}  # 0 as from versions that do not set the field
         self.write_queues = 4  # the write queues of every topic at every broker, as the route says
         self._stores: dict[str, PairStore] = defaultdict(PairStore)
         self._server, self.port = started_server(add_NameServerServicer_to_server, self, threads=4)

@@ -2,7 +2,7 @@
 
     python -m tests.support.kernel_fuzz COUNT [SEED] [--module PATH]
 
-PATH is another build of the compiled module: `tests/support/sanitized_kernels` makes one with sanitizers.
+PATH is another build of the compiled module, for example one with sanitizers from `tests/support/sanitized_kernels`.
 """
 
 import argparse

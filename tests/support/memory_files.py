@@ -142,8 +142,8 @@ Change = list[tuple[Path, Inode | None]]  # names of one directory that change o
 
 @dataclass
 class Fault:
-    """Fails the `nth` call of one kind from now on, and with `for_good` all later ones.  A write that fails does the
-    share `part` of its work first.
+    """Fails the `nth` call of one kind from now on, and with `for_good` all later ones.  A failing write has first
+    written a `part` of its bytes, between 0.0 and 1.0.
     """
 
     call: str

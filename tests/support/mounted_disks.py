@@ -1,7 +1,7 @@
 """File systems that tests mount: one that loses its power, and one that is small.
 
-Both file systems need root, and the one that loses its power also needs mkfs.ext4 and loop devices.  Where
-these are missing, the tests are skipped.
+Both file systems need root, and the one that loses its power also needs mkfs.ext4 and loop devices.  Without these, the
+tests are skipped.
 """
 
 import fcntl

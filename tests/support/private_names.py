@@ -1,7 +1,8 @@
-"""Counts how often tests use private names of the product.  `python -m tests.support.private_names` writes the list.
+"""Counts how often tests use private names of the product.
 
 A test that uses a private name breaks when that name changes, although nothing that users rely on has broken.
-`tests/data/private_names.txt` has the number of such uses in each file that still has some.
+`tests/data/private_names.txt` has the number of private names that each file still uses, and
+`python -m tests.support.private_names` writes this list.
 """
 
 import ast

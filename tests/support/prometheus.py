@@ -29,7 +29,9 @@ class Prometheus:
         self._address = address
 
     def query(self, expression: str) -> list[dict[str, Any]]:
-        """Returns the samples now.  Raises AssertionError if Prometheus refuses the expression."""
+        """Returns the present samples of a PromQL expression.  Raises AssertionError if Prometheus refuses the
+        expression.
+        """
         found: list[dict[str, Any]] = self._get("query", query=expression)["result"]
         return found
 

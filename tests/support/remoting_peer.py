@@ -2,8 +2,8 @@
 
     python -m tests.support.remoting_peer record NAME_SERVER > tests/data/remoting/5.5.0.json
 
-creates a topic and a group at a real cluster, and records the requests and answers of a short session.  Addresses of
-the real broker are replaced by that of the peer.
+creates a topic and a group at a real cluster, and records the requests and answers of a short session.  In the record,
+the peer's address replaces the addresses of the real broker.
 """
 
 import base64

@@ -61,7 +61,7 @@ def traffic(name_server: str) -> Iterator[None]:
     def settle(group: str, pause_s: float) -> None:
         with Consumer(name_server, group, "orders") as consumer:
             while not ends.is_set():
-                with suppress(RocketSimError):  # while a master is away
+                with suppress(RocketSimError):  # calls fail while a master is away
                     for message in consumer.receive(timeout_s=1):
                         consumer.ack(message)
                         ends.wait(pause_s)

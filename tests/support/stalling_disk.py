@@ -1,6 +1,6 @@
 """A broker whose flush thread hangs in `fdatasync` while the file `the-disk-stalls` exists beside FILE.
 
-`python -m tests.support.stalling_disk broker -c FILE` starts it.
+`python -m tests.support.stalling_disk broker -c FILE` starts this broker.
 """
 
 import os

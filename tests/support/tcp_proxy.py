@@ -140,7 +140,7 @@ class TcpProxy:
     async def _close(self) -> None:
         assert self._server is not None
         self._server.close()
-        # This includes tasks of connections that were accepted just now.
+        # The loop also ends tasks of connections that were accepted just now.
         while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
             for task in tasks:
                 task.cancel()

@@ -1,7 +1,8 @@
 """The certificates of tests/data/tls.  `ca` has signed `server`, `renewed` and `client`; `other-ca` has signed
 `stranger`.
 
-All are for localhost, 127.0.0.1 and ::1.  gRPC does not support the key of `ed25519`, and `expired` has expired.
+All certificates are for localhost, 127.0.0.1 and ::1.  gRPC does not support the key of `ed25519`, and `expired` has
+expired.
 """
 
 import os
@@ -38,7 +39,7 @@ def credentials(ca: Path = CA, name: str = "") -> grpc.ChannelCredentials:
 
 
 def channel(address: str, ca: Path | None = CA, name: str = "") -> grpc.aio.Channel:
-    """Opens a channel, in plaintext without a CA."""
+    """Opens a channel, which uses plaintext if `ca` is None."""
     if ca is None:
         return grpc.aio.insecure_channel(address, OPTIONS)
     return grpc.aio.secure_channel(address, credentials(ca, name), OPTIONS)

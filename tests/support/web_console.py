@@ -37,7 +37,7 @@ def browser() -> Iterator[Any]:
 
 
 class ConsoleProcess:
-    """`rocketsim console` of one cluster.  The console keeps its port when it is started again.
+    """A process that runs `rocketsim console` for one cluster.  The console keeps its port when it is started again.
 
     `environment` has variables in addition to those of this process.  `log` is the file with the console's output.
     """

@@ -1,4 +1,4 @@
-"""What the official Python client does, as a program of its own: it and our broker cannot be one process.
+"""Runs the official Python client in a program of its own, because this client and our broker cannot be in one process.
 
 python_client.py all ENDPOINTS TOPIC FIFO_TOPIC     one JSON object
 python_client.py fifo ENDPOINTS TOPIC               one JSON object; groups "simple" and "push" consume in order

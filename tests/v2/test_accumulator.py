@@ -172,7 +172,7 @@ async def test_calls_with_other_topics_or_delivery_times_are_not_joined() -> Non
 
 @asynccontextmanager
 async def counted(root: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Any, Any, list[int]]]:
-    """A broker, a client of it, and how many messages each of its frames had."""
+    """Yields a broker, a client of this broker, and the growing list of the number of messages in each put."""
     async with v2_broker(root) as (node, client):
         counts: list[int] = []
         append = node.puts.append

@@ -70,7 +70,7 @@ async def test_a_client_is_gone_some_seconds_after_its_last_stream(setup: Setup)
 async def test_the_end_of_a_stream_is_noticed_in_time_though_others_may_be_silent_for_longer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A client that has made a call and has no stream yet may be silent for `SILENT_S`.  That must not delay the notice
+    """A client that has made a call and has no stream yet may be silent for `SILENT_S`, which must not delay the notice
     that another client's stream has ended.
     """
     loop = asyncio.get_running_loop()

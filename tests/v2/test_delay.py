@@ -134,7 +134,7 @@ async def test_a_recalled_message_is_not_delivered(tmp_path: Path) -> None:
 
 async def test_a_recall_at_another_brokers_port_reaches_the_broker_that_the_handle_names(tmp_path: Path) -> None:
     """Java's and Python's clients send a recall to any of their endpoints, and that broker passes the recall on.  With
-    access control, it passes the recall on with the caller's name.  A broker does not pass on a recall that it gets
+    access control, a recall that is passed on has the caller's name.  A broker does not pass on a recall that it gets
     from another broker.
     """
     who = {"namesrv_addr": "", "grpc_server_port": 0} | KEYS

@@ -315,7 +315,7 @@ async def test_the_front_closes_with_its_broker_and_opens_again(tmp_path: Path) 
 
 
 class Behind:
-    """Listens on the front's two names; answers nothing by itself."""
+    """Listens in place of the server behind the front, on both Unix sockets, and answers nothing by itself."""
 
     def __init__(self) -> None:
         self.connections: asyncio.Queue[tuple[str, asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.Queue()

@@ -259,7 +259,7 @@ async def test_a_tls_hello_on_a_plaintext_port_ends_that_connection_alone(tmp_pa
         stream.cancel()
 
 
-NOTHING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5)  # the preface, and empty SETTINGS
+NOTHING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5)  # preface and empty SETTINGS of HTTP/2
 GOAWAY = 7
 
 

@@ -1,4 +1,4 @@
-"""ReceiveMessage, AckMessage, ChangeInvisibleDuration and ForwardMessageToDeadLetterQueue against a broker."""
+"""Tests ReceiveMessage, AckMessage, ChangeInvisibleDuration and ForwardMessageToDeadLetterQueue against a broker."""
 
 import asyncio
 import errno
@@ -147,7 +147,7 @@ async def test_who_may_not_consume_is_told_so(tmp_path: Path, topic: str, group:
 
 async def test_tags_are_compared_whole(tmp_path: Path) -> None:
     async with v2_broker(tmp_path) as (_, client):
-        for tag in ("Aa", "BB", "aA", ""):  # the first two have one hash
+        for tag in ("Aa", "BB", "aA", ""):  # Aa and BB have the same hash
             await client.send(message(tag=tag, body=tag.encode() or b"none"))
         for group, expression, bodies in (
             ("one", "Aa", [b"Aa"]),
@@ -204,7 +204,7 @@ async def test_a_poll_ends_before_the_callers_deadline(tmp_path: Path, monkeypat
 
 
 async def poll_of(node: BrokerNode, client_id: str, asked: Duration | None, left_s: float) -> float:
-    """For how long a receive is held, in seconds."""
+    """Returns for how many seconds a receive is held."""
     polls: list[float] = []
 
     class Calls:
@@ -635,8 +635,8 @@ def test_bytes_that_are_not_sent_are_bounded_of_all_clients_and_of_each() -> Non
 
 
 async def test_each_call_of_a_consumer_says_that_it_is_there(tmp_path: Path) -> None:
-    """While a consumer makes such calls, its messages are renewed even if it has no stream.  A producer's heartbeat
-    does not count as a consumer's.
+    """A consumer that makes any of its calls counts as alive, even without a stream, and its messages are renewed.  A
+    producer's heartbeat does not count as a consumer's.
     """
     async with v2_broker(tmp_path) as (node, _):
         for request in (
@@ -769,12 +769,12 @@ async def test_a_message_that_cannot_be_made_counts_as_sent_and_holds_up_no_othe
 
         def refusing(stored: Record, *args: Any, **fields: Any) -> d.Message:
             if stored.body == b"bad":
-                raise ValueError("no message can be made of it")
+                raise ValueError("this record cannot become a message")
             return made(stored, *args, **fields)
 
         with monkeypatch.context() as patched:
             patched.setattr(delivered_message, "message_of", refusing)
-            with pytest.raises(grpc.aio.AioRpcError, match="no message can be made of it"):
+            with pytest.raises(grpc.aio.AioRpcError, match="this record cannot become a message"):
                 await received(client)
         found: list[d.Message] = []
         while len(found) < 2:

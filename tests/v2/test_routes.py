@@ -1,4 +1,4 @@
-"""QueryRoute, QueryAssignment, GetOffset and QueryOffset."""
+"""Tests QueryRoute, QueryAssignment, GetOffset and QueryOffset."""
 
 from dataclasses import replace
 from pathlib import Path

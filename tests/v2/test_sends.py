@@ -34,7 +34,7 @@ from tests.v2.test_receiving import received
 
 
 async def stored(node: Any, topic: str) -> list[record.Record]:
-    """All records of a topic, queue by queue."""
+    """Returns all records of a topic, queue by queue."""
     found = []
     async with stub_of(node) as stub:
         for queue_id in range(node.topics.entries[topic].read_queue_nums):
@@ -407,7 +407,9 @@ async def test_a_message_that_was_stored_before_a_restart_is_not_stored_again(tm
 
 
 async def test_a_port_that_opens_again_knows_only_the_messages_that_the_log_has_by_then(tmp_path: Path) -> None:
-    """While it is closed, another master may store messages, and replication may cut those of this broker."""
+    """While the port is closed, another master may store messages, and replication may cut messages from this broker's
+    log.
+    """
     lost, from_another_master = message(), message()
     async with v2_broker(tmp_path) as (node, client):
         end = node.store.end_offset
@@ -425,9 +427,7 @@ async def test_a_port_that_opens_again_knows_only_the_messages_that_the_log_has_
 
 
 async def test_a_message_that_was_stored_long_before_a_restart_is_stored_again(tmp_path: Path) -> None:
-    """The same holds without a restart: clients repeat a send only within a minute, so the broker forgets it after
-    that.
-    """
+    """Clients repeat a send only within a minute, so the broker forgets older sends, with or without a restart."""
     again = message()
     async with v2_broker(tmp_path) as (_, client):
         await client.send(again)
@@ -462,7 +462,9 @@ async def test_the_same_id_in_another_topic_is_another_message(tmp_path: Path) -
 
 
 async def test_another_message_under_the_same_id_is_stored_too(tmp_path: Path) -> None:
-    """Ids can be guessed: nobody can have another client's message answered and not stored."""
+    """Ids can be guessed, so nobody may use an id to make the broker answer another client's message without storing
+    it.
+    """
     first, second = message(message_id="same", body=b"a"), message(message_id="same", body=b"b")
     async with v2_broker(tmp_path) as (node, client):
         sent = [(await client.send(one)).entries[0].offset for one in (first, second, second, first)]

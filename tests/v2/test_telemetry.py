@@ -95,7 +95,7 @@ def test_node_gets_the_back_off_of_all_others() -> None:
 
 
 def test_a_groups_own_back_off_is_told_as_a_list_of_times() -> None:
-    """Python's client knows no other kind."""
+    """Python's client knows no other kind of back-off."""
     policy = {"type": "EXPONENTIAL", "exponentialRetryPolicy": {"initial": 1500, "max": 6000, "multiplier": 2}}
     reply = reply_to(consumer(), SubscriptionGroup("g", group_retry_policy=policy), 1)
     assert [delay.ToMilliseconds() for delay in reply.backoff_policy.customized_backoff.next] == [1500, 3000, 6000]

@@ -82,7 +82,7 @@ async function main() {
     return receipt;
   }
 
-  // Two messages, of which the second is recalled.
+  // Sends two messages, and recalls the second one.
   async function delayed(number) {
     const due = Date.now() + 2000;
     await send('D', `d-${number}-${due}`, { deliveryTimestamp: new Date(due) });
