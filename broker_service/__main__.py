@@ -43,7 +43,7 @@ def main(argv: list[str] | None = None) -> int:
     keep_freed_memory()
     leave_pandas_out()
     overrides = dict(setting.partition("=")[::2] for setting in arguments.settings)
-    gc.disable()  # A search for garbage finds nothing in imported modules, and takes a tenth of a start.
+    gc.disable()  # A search for garbage finds nothing in imported modules, and takes a tenth of the time of a start.
     try:
         # A name server does not import the broker, and so starts in half the time.
         if arguments.kind == "broker":

@@ -119,7 +119,9 @@ class NotFound(RocketSimError):
 
 
 class ServiceNotAvailable(RocketSimError):
-    """This broker does not take the call now: it is a slave, it is fenced, it stops, or its disk is full."""
+    """This broker does not take the call now: it is a slave, a newer master has replaced it (it is fenced), it stops,
+    or its disk is full.
+    """
 
     code = 14
     grpc_status = "FAILED_PRECONDITION"

@@ -1,8 +1,8 @@
 """The outcome of a put: where its records are, and which brokers have them.
 
-Two kinds of offset exist, and names tell them apart.  A `commit_log_offset` is a byte position in the log; so are an
-`end_offset`, an `ack_offset` and a `confirm_offset`.  A `queue_offset` counts the messages of one queue.  Every end in
-this module is exclusive.
+Two kinds of offset exist, and names tell them apart.  `commit_log_offset`, `end_offset`, `ack_offset` and
+`confirm_offset` are byte positions in the log.  A `queue_offset` counts the messages of one queue.  Every end in this
+module is exclusive.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,8 @@ class PutStatus(IntEnum):
 
 
 class CommitStatus(IntEnum):
-    """Says which brokers have a commit, a settlement or an operator's change.  The numbers are those of message.proto.
+    """Says which brokers have a committed offset, an acknowledgement or an operator's change.  The numbers are those of
+    message.proto.
 
     docs/replication.md has the failures that COMMIT_OK survives, which depend on the broker's role.
     """
@@ -34,7 +35,7 @@ class CommitStatus(IntEnum):
 
 
 def commit_status(status: PutStatus) -> CommitStatus:
-    """Returns the status of a commit, settlement or reset that was stored with this put status."""
+    """Returns the status of a committed offset, an acknowledgement or a reset that was stored with this put status."""
     return CommitStatus.COMMIT_OK if status is PutStatus.PUT_OK else CommitStatus[f"COMMIT_{status.name}"]
 
 

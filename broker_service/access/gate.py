@@ -46,7 +46,7 @@ class Addresses(Protocol):
 class Gate:
     """The decisions for one port of a server.
 
-    `rights` has the right that each method needs, by the method's path.  `v2` says that the callers are RocketMQ 5's
+    `rights` has the right that each method needs, by the method's path.  `v2` is True if the callers are RocketMQ 5's
     clients, which sign in another way.  Without `addresses`, the address of a caller is the value of `context.peer()`.
     """
 
@@ -98,7 +98,7 @@ class Gate:
     def check(self, user: User, method: str, right: Right, peer: str, request: Any = None) -> None:
         """Raises AccessDenied unless the user may make this request.
 
-        Without a request, only what is known before the first message of a stream is checked.
+        If there is no request, checks only what is known before the first message of a stream.
         """
         if user is self._users.brokers_user or (user.is_super and right.caller is not Caller.BROKER):
             return
@@ -114,7 +114,8 @@ class Gate:
         policies = self._users.policies_of(user.username)
         if policies is None:
             return
-        for need in dict.fromkeys(right.needs(request)):  # each need is checked once, even if the request repeats it
+        # each required right is checked once, even if the request names it several times
+        for need in dict.fromkeys(right.needs(request)):
             self._check_need(user, need, policies, source)
 
     def _source_of(self, peer: str) -> Address | None:

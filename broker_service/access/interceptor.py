@@ -277,7 +277,7 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
             return await work
         except asyncio.CancelledError:
             assert call.task is not None
-            # The second condition is true if the client has cancelled the call, too.
+            # `uncancel` returns more than 0 if the client has cancelled the call, too.
             if call.refused is None or call.task.uncancel():
                 raise
             raise call.refused from None

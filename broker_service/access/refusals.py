@@ -19,7 +19,8 @@ class Refusals:
 
     def __init__(self) -> None:
         self.counts: Counter[tuple[str, str]] = Counter()
-        self._logged: set[tuple[str, str, str]] = set()  # user, address and reason of the lines in this window
+        # user, address and reason of each line that was logged in this window
+        self._logged: set[tuple[str, str, str]] = set()
         self._unlogged = 0  # refusals in this window that were not logged
         self._window = 0.0
 

@@ -185,7 +185,7 @@ class RemotingGuard:
         self._changes = 0
 
     def changed(self, _: str) -> None:
-        """Makes open requests be checked again; called when users or policies have changed."""
+        """Starts a new check of all open requests; called when users or policies have changed."""
         self._changes += 1
 
     def admit(self, request: Request) -> None:

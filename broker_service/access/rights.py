@@ -22,7 +22,7 @@ from rocketsim_proto.reserved import (
 from broker_service.access.policies import Action, ResourceType
 
 TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
-ALL_NAMES = "*"  # a need with this name requires a policy for all names; no topic or group can have it
+ALL_NAMES = "*"  # a `Need` with this name requires a policy for all names; no topic or group can have this name
 OF_GROUPS = (RETRY_PREFIX, DLQ_PREFIX)
 # Topics of the broker that have messages of all topics.  The topics with INTERNAL_PREFIX (timers, deliveries) also have
 # messages of all topics.
@@ -67,9 +67,9 @@ class Right(NamedTuple):
 def of_topic(name: str, *actions: Action) -> Need:
     """Makes the `Need` of one of these actions on a topic.
 
-    A retry or dead letter topic belongs to its group, so the need is for the group.  A topic that keeps messages of all
-    topics needs a policy for exactly its name.  A user with rights for all topics except one could otherwise read the
-    messages of the excepted topic there.
+    A retry or dead letter topic belongs to its group, so its users need the right to the group.  A topic that keeps
+    messages of all topics needs a policy for exactly its name.  A user with rights for all topics except one could
+    otherwise read the messages of the excepted topic there.
     """
     for prefix in OF_GROUPS:
         if name.startswith(prefix):
@@ -120,7 +120,7 @@ def _pull(request: Any) -> list[Need]:
 
 
 def _pull_range(request: Any) -> list[Need]:
-    """A read may have no group, and then needs no right for a group."""
+    """A read without a group needs no right for a group."""
     needs = [of_topic(topic, *SUB) for topic in sorted({one.topic for one in request.ranges})]
     return ([of_group(request.consumer_group, *SUB)] if request.consumer_group else []) + needs
 

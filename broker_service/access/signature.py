@@ -1,7 +1,7 @@
 """Finds the user of a call from its headers and checks the signature.  These functions are pure: they get the time and
 the users as arguments.
 
-RocketMQ 5's clients sign the date only.  Each of these clients has its own format for the date, mostly in local time,
+RocketMQ 5's clients sign the date only.  Each RocketMQ 5 client has its own format for the date, mostly in local time,
 so the age of the signature cannot be checked.  Our own clients sign the method and the date in UTC; their calls are
 refused if the date is too old or in the future.  The error texts are those of RocketMQ's proxy.
 """

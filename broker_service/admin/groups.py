@@ -135,8 +135,8 @@ class GroupOperations(SubjectOperations):
         continues at the old group's offsets.
 
         With `remove_offset`, the offsets, the deliveries under way and the retry topics of the group are deleted, too.
-        A second call with `remove_offset` deletes what is left of a group without settings, because the disk may have
-        refused a part of the first call.
+        If the settings are deleted already, a call with `remove_offset` deletes the rest, because the disk may have
+        refused to do so in an earlier call.
         """
         self._broker.check_writable()
         await to_its_end(self._delete_group(name, remove_offset))

@@ -25,7 +25,7 @@ Key = tuple[str, str]  # group and topic
 
 
 class GroupLag(NamedTuple):
-    """The messages that a group has yet to settle, of which `under_way` are delivered and not acknowledged.
+    """How far a group is behind in a topic: `messages` wait to be acknowledged, and `under_way` of these are delivered.
 
     `oldest_ms` is the age of the oldest message that is left.  The age is 0 if no message is left, and None if the
     oldest message cannot be read.
@@ -53,7 +53,8 @@ class Lags:
         self._progress = progress
         self._found: dict[Key, _Found] = {}
         self._groups: dict[str, set[str]] = {}  # topic -> groups in `_found`
-        self._times: dict[Place, tuple[int, int]] = {}  # place -> the group's next offset, and its message's store time
+        # place -> the group's next offset, and the store time of the message at this offset
+        self._times: dict[Place, tuple[int, int]] = {}
         self._topics_with_news: set[str] = set()
         self._commits: set[Key] = set()
         self._until_full = 0
@@ -92,7 +93,7 @@ class Lags:
         self._until_full = 0
 
     async def _measure(self, places: Iterable[Place]) -> dict[Key, _Found]:
-        """Measures these places, with pauses for other tasks of the event loop."""
+        """Measures the lags of these queues, with pauses for other tasks of the event loop."""
         found: dict[Key, _Found] = {}
         queues = self._consumption.state.queues
         for number, place in enumerate(places, start=1):
@@ -119,7 +120,7 @@ class Lags:
         read = partial(self._broker.store.queues.store_timestamp_of, place.topic, place.queue_id, offset)
         try:
             stored_ms = await cold_reads.read(self._broker.store, read)
-        except (RocketSimError, OSError):  # not logged here, but when a consumer reads the message and gets the error
+        except (RocketSimError, OSError):  # this error is logged only when a consumer reads the message
             return None
         if not stored_ms:  # the message has expired since
             return None

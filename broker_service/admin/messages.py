@@ -78,8 +78,8 @@ class MessageOperations(SubjectOperations):
     async def messages_by_key(
         self, topic: str, key: str, max_num: int, begin: int, end: int | None, before: int | None
     ) -> tuple[list[bytes], int | None]:
-        """Returns records, the newest first, and the `before` of the next search for older ones; None if no older ones
-        exist.
+        """Returns records, the newest first, and the `before` of the next search for older records; None if no older
+        records exist.
 
         `max_num` 0 means DEFAULT_QUERY_MESSAGES.  Without `end` the search begins at the newest message, without
         `before` at the end of the log.
@@ -153,7 +153,8 @@ class MessageOperations(SubjectOperations):
         data = await cold_reads.read(store, partial(store.log.find_record, offset))
         if data is None:
             return None
-        # Only the offset counts, because the records of both brokers of a pair have the address of the master.
+        # The address in the id is compared with the record's address and not with this broker's, because the records of
+        # both brokers of a pair have the master's address.
         message = decode(data, check_crc=False)
         host = bytes.fromhex(message_id)[:-8]
         return data if host == message.store_host else None

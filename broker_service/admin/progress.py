@@ -1,4 +1,4 @@
-"""Progress: returns the offsets of groups, and how many messages they have yet to settle."""
+"""Progress: returns the offsets of groups, and how many messages the groups have yet to acknowledge."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator

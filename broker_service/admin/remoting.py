@@ -32,8 +32,8 @@ from broker_service.state.transitions import Place
 T = TypeVar("T")
 
 CHANGE_WAIT_S = 3.0  # longest wait of a change for a slave; mqadmin waits 5 s for an answer
-# Figures that this broker does not count.  If one of them is missing in a broker's answer, RocketMQ's tools print no
-# line for this broker.
+# Figures that this broker does not count.  If one of these figures is missing in a broker's answer, RocketMQ's tools
+# print no line for this broker.
 _NOTHING = {
     "msgPutTotalTodayMorning": "0",
     "msgGetTotalTodayMorning": "0",
@@ -353,7 +353,9 @@ class AdminAnswers:
         return self._broker.config.broker_name
 
     async def _change(self, change: Callable[[], Awaitable[T]], *, past_start: bool = True) -> tuple[T, Answer]:
-        """Makes a change.  Returns its result, and an answer whose remark says if no slave has the change yet."""
+        """Makes a change.  Returns the change's result, and an answer whose remark says if no slave has the change
+        yet.
+        """
         changed, status = await self._operations.shared(change, CHANGE_WAIT_S, past_start=past_start)
         remark = "" if status is CommitStatus.COMMIT_OK else f"{status.name}: the change is made here"
         return changed, Answer(remark=remark)

@@ -98,7 +98,7 @@ class UserOperations(SubjectOperations):
         return user
 
     async def update_user(self, username: str, password: str, user_type: str, status: str) -> User:
-        """Changes the fields that are not empty."""
+        """Changes only those fields of the user that are not empty."""
         tables = await self._writable()
         self._check_not_inner(username)
         now_ms = self._broker.now_ms()

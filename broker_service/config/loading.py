@@ -61,7 +61,7 @@ class Server(NamedTuple):
 
     name: str
     config_class: type[Any]
-    rocketmqs: frozenset[str]  # the keys that RocketMQ has for this kind
+    rocketmqs: frozenset[str]  # the keys that RocketMQ has for this kind of server
     command: str
 
 

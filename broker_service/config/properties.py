@@ -168,7 +168,7 @@ def check_bounds(config: Any) -> None:
 
 
 def out_of_bounds(field: dataclasses.Field[Any], value: Any) -> str:
-    """Returns which value was expected instead, or "" if the value is within its bounds."""
+    """Returns which values are allowed, or "" if the value is within its bounds."""
     low, high, one_of = field.metadata["low"], field.metadata["high"], field.metadata["one_of"]
     if one_of and value not in one_of:
         return f"expected one of {', '.join(map(str, one_of))}"

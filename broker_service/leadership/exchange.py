@@ -152,8 +152,7 @@ class MetadataExchange:
         broker.changes.forget()
 
     def _apply_access(self, metadata: metadata_pb2.Metadata) -> None:
-        """Takes over the master's users and policies; without access control the master sends none, and nothing
-        changes.
+        """Takes over the master's users and policies, unless the master has no access control and sends none.
 
         Policies are written first, as in deleteUser, so that a crash between the writes of the two files leaves no
         policy of a user that is gone.

@@ -11,7 +11,7 @@ logger = logging.getLogger(__name__)
 
 
 class Following:
-    """One task at a time follows one master.  `Leadership` starts and stops the task."""
+    """At any time, only one task runs, and it follows one master.  `Leadership` starts and stops the task."""
 
     def __init__(self, broker: Broker, follower: ReplicationSlave) -> None:
         self._broker = broker
@@ -24,7 +24,8 @@ class Following:
     def master_address(self) -> str:
         """Returns the address of the master to follow.
 
-        This is `haMasterAddress` if it is set, else the address that name servers know, else the last master's address.
+        The address is `haMasterAddress` if it is set, else the address that name servers know, else the last master's
+        address.
         """
         if self._broker.config.ha_master_address:
             return self._broker.config.ha_master_address

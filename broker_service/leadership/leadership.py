@@ -92,7 +92,7 @@ class Promoted:
 
 
 class Leadership:
-    """`run` looks at the broker's standing whenever `broker.members_changed` is notified."""
+    """`run` checks if the broker is a master, a slave or fenced whenever `broker.members_changed` is notified."""
 
     def __init__(
         self,
@@ -119,7 +119,9 @@ class Leadership:
         self._settled = asyncio.Event()
 
     async def settled(self, within_s: float) -> None:
-        """Waits up to `within_s` until this broker's start is over: it takes writes, or it is a slave or fenced."""
+        """Waits up to `within_s` until this broker's start is over: the broker takes writes, is a slave, or was
+        replaced by a newer master (fenced).
+        """
         try:
             async with asyncio.timeout(within_s):
                 await self._settled.wait()
@@ -199,7 +201,7 @@ class Leadership:
             broker.acknowledgements.begin()
             epoch = broker.mastership.epoch
         if broker.mastership.standing is not Standing.WAITING:
-            return  # a newer master has fenced this one meanwhile
+            return  # meanwhile a newer master has ended the writes of this one
         broker.mastership.opened(epoch)
         if misses is not None:
             logger.warning("this master goes on alone: %s", misses)

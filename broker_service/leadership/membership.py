@@ -1,6 +1,6 @@
 """Membership makes this broker's reports to name servers and other brokers, and takes in their answers.
 
-A name server answers with all live brokers of the name.  A broker that is asked directly answers for itself.
+A name server answers with all live brokers of the name.  A broker that is asked directly answers only for itself.
 """
 
 import logging
@@ -93,7 +93,7 @@ class Membership:
             logger.error(
                 "FENCED by %s: this broker takes no more writes. To have it follow the new master, stop it, %sstart it "
                 "with brokerRole=SLAVE and a brokerId that no other broker of its name has. The bytes that only "
-                "its log has will then be moved to separate files",
+                "this broker's log has will then be moved to separate files",
                 self._broker.mastership.fenced_by,
                 self._role_file.to_be_removed_first(),
             )
@@ -145,7 +145,7 @@ class Membership:
         return ASK_AGAIN_S if waiting else self._broker.config.register_name_server_period / 1000
 
     def slave_answered(self, address: str, reply: replication_pb2.GetMemberResponse | None) -> None:
-        """Takes in the answer of the broker at this address; None means that it has not answered."""
+        """Records the answer of the broker at this address; None means that the broker has not answered."""
         broker = self._broker
         if reply is None:
             broker.peers.forget(address)
@@ -180,7 +180,9 @@ def with_promise(
 
 
 def answer_of(reply: replication_pb2.GetMemberResponse | None) -> MemberReport | None:
-    """Converts what a broker says about itself; None if it has not answered, or if its epochs are impossible."""
+    """Converts a broker's report about itself; returns None if the broker has not answered, or if its epochs are
+    impossible.
+    """
     if reply is None:
         return None
     try:

@@ -1,7 +1,7 @@
-"""Promises has the promise that this slave has given to a broker that is being promoted, until the promise is over.
+"""Promises keeps the promise that this slave has given to a broker that is being promoted, until the promise ends.
 
 A promise says that this slave follows no master of a lower epoch.  `replication/promise.py` decides which promise may
-be given, and `EpochFile` keeps it on disk.
+be given, and `EpochFile` keeps the promise on disk.
 """
 
 import logging
@@ -75,7 +75,10 @@ class Promises:
         try:
             self._epochs.end_promise()
         except OSError as error:
-            logger.warning("the end of the promise cannot be written, so it must end again after a restart: %s", error)
+            logger.warning(
+                "the end of the promise cannot be written, so the promise must be ended again after a restart: %s",
+                error,
+            )
         self._following.try_now()
 
     def _note(self, promise: Promise) -> str:

@@ -139,7 +139,7 @@ def _epoch_here(ours: LogState) -> Epoch:
 
 
 def _written_in(answer: MemberReport) -> Epoch:
-    """Returns the epoch of the other log's last byte; for a broker of an older version, the newest epoch that this
-    broker knows.
+    """Returns the epoch of the other log's last byte; if the other broker has an older version, the newest epoch that
+    it knows.
     """
     return answer.epochs.of_last_byte(answer.end_offset) if answer.epochs is not None else Epoch(answer.epoch, 0)

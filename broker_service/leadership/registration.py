@@ -32,8 +32,8 @@ class Registration:
     """Registers every `period_s`, and at once after a notice of `broker.description_changed`.
 
     `membership` says what is registered and gets the replies.  When a connection has ended, or an answer has not come
-    in time, `membership` discards what that name server said last.  An answer is therefore used for no longer than
-    `period_s` and ANSWER_WITHIN_S together.
+    in time, `membership` discards what that name server said last.  A name server's answer is therefore used for no
+    longer than `period_s` and ANSWER_WITHIN_S together.
     """
 
     def __init__(
@@ -54,7 +54,8 @@ class Registration:
     async def run(self) -> None:
         """Runs until it is cancelled.
 
-        Before the cancellation, `unregister` tells the name servers that this broker leaves.
+        The caller must call `unregister` before it cancels `run`, so that the name servers hear that this broker
+        leaves.
         """
         async with asyncio.TaskGroup() as tasks:
             for link in self.links:
@@ -66,7 +67,7 @@ class Registration:
         A name server that has not answered within this time counts as lost.
         """
         for address in await self._ask(self.links, within_s):
-            logger.warning("name server %s does not answer now: its earlier answers do not count", address)
+            logger.warning("name server %s does not answer now: its earlier answers are no longer used", address)
             self._membership.name_server_lost(address)
 
     async def unregister(self) -> None:
@@ -156,8 +157,8 @@ class _Link:
             await self._news.wait_for(lambda: self.answers > answers)
 
     async def _talk(self) -> None:
-        """Uses one connection until it breaks.  One task only reads the stream, so that a broken connection is noticed
-        at once.
+        """Uses one connection until it breaks.  A task of its own reads the stream, so that a broken connection is
+        noticed at once.
         """
         options = [*TRIED_AGAIN, ("grpc.keepalive_time_ms", 10_000), ("grpc.keepalive_timeout_ms", 5_000)]
         async with self._open_channel(self.address, options) as channel:
@@ -195,7 +196,9 @@ class _Link:
                 self._news.notify_all()
 
     async def _wait(self, reading: "asyncio.Task[None]", event: Coroutine[Any, Any, object], timeout_s: float) -> None:
-        """Waits until the event, the end of the stream or the timeout comes.  Raises an exception of `event`."""
+        """Waits until the event, the end of the stream or the timeout comes.  Raises the exception that `event`
+        raises.
+        """
         waiting = asyncio.create_task(event)
         try:
             await asyncio.wait((reading, waiting), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)

@@ -71,7 +71,7 @@ class RoleFile:
     def change(self, role: BrokerRole, flush: FlushDiskType) -> bool:
         """Changes what a promoted master's OK to a producer guarantees from the next start on.
 
-        Returns False if there is no file, because the configuration decides then.  Raises DiskFull or
+        Returns False if there is no `role.json`, because the configuration file decides then.  Raises DiskFull or
         ServiceNotAvailable.
         """
         if not self._is_there:

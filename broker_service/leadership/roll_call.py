@@ -1,4 +1,4 @@
-"""RollCall asks the other brokers of this broker's name who they are and how far their logs go.
+"""RollCall asks the other brokers of this broker's name for their identity and for the ends of their logs.
 
 A master asks the configured slaves and those that have followed it.  The answers tell the master, even without a name
 server, if a slave was promoted meanwhile, or if a slave has a part of the log that this broker lost.  A slave asks all

@@ -95,7 +95,7 @@ class NamesrvAnswers:
         return Answer(to_json({"brokerMemberGroup": group}))
 
     async def no_settings(self, request: Request) -> Answer:
-        """Answers that nothing is found: RocketMQ's name servers keep settings of operators, ours keep none."""
+        """Answers that nothing is found, because our name servers keep no settings of operators, unlike RocketMQ's."""
         return Answer(code=ResponseCode.QUERY_NOT_FOUND, remark="this name server keeps no settings")
 
     async def wipe_write_perm(self, request: Request) -> Answer:

@@ -166,7 +166,7 @@ class NamesrvServicer(namesrv_pb2_grpc.NameServerServicer):
 
 
 class RegistrationStream:
-    """The stream of one broker, which is also its connection in the table.
+    """The stream of one broker, which is also the broker's connection in the route table.
 
     The object keeps what the broker's last message has said.
     """
@@ -184,7 +184,7 @@ class RegistrationStream:
     def registration_from(self, request: namesrv_pb2.BrokerRegistration) -> Registration:
         version = request.topics_version
         topics_version = (version.timestamp, version.counter, version.state_version)
-        # a broker sends its topics only if they differ from those in its last message
+        # topics of the same version are the same as in the last message
         if topics_version != self._topics_version:
             self._topics, wrong = {}, []
             for topic in request.topics:

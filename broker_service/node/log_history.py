@@ -1,4 +1,6 @@
-"""LogHistory tells the table of consumer offsets where the log ends, and which earlier ends belong to its history."""
+"""LogHistory tells the table of consumer offsets where the log ends, and if an earlier point belongs to the log's
+history.
+"""
 
 from broker_service.replication.epoch_file import EpochFile
 from broker_service.store.message_store import MessageStore

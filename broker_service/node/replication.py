@@ -123,8 +123,8 @@ class Replication:
         self._tasks.own("roll-call", self.roll_call.run())
 
     def _identify(self, config: BrokerConfig) -> None:
-        """Uses the broker id of a changed configuration.
+        """Takes over the broker id of a changed configuration.
 
-        A promoted slave gets id 0, and its old id is free for the former master.
+        A promoted slave gets id 0, which frees its old id for the former master.
         """
         self.master.identity = replace(self.master.identity, broker_id=config.broker_id)

@@ -67,7 +67,7 @@ class Certificates:
         self._log_if_expired()
 
     def newest(self) -> Pem:
-        """Returns the content of the files.
+        """Returns the present content of the certificate files.
 
         While the files cannot be used, returns the last content that could be used.
         """
@@ -93,7 +93,11 @@ class Certificates:
         expires_at_s = self._pem.expires_at_s
         if expires_at_s is not None and expires_at_s < time.time():
             at = datetime.fromtimestamp(expires_at_s, UTC)
-            logger.error("tlsCert=%s expired at %s; renew it: clients that check it refuse it", self.files.cert, at)
+            logger.error(
+                "tlsCert=%s expired at %s; renew it, because clients that check certificates refuse it",
+                self.files.cert,
+                at,
+            )
 
     def server_credentials(self, *, client_auth: bool) -> grpc.ServerCredentials:
         """Returns the credentials of one port.

@@ -126,9 +126,9 @@ def _self_signed(config: BrokerConfig) -> SelfSignedCertificate | None:
         return SelfSignedCertificate(hosts)
     except ModuleNotFoundError as error:
         logger.warning(
-            "RocketMQ 5's clients can connect to grpcServerPort=%d only if TLS is switched off in them: without "
-            "tlsCert the broker makes a certificate for itself, and cannot (%s). Run `pip install cryptography`, or "
-            "set tlsCert and tlsKey, or tlsTestModeEnable=false if no client is to use TLS",
+            "RocketMQ 5's clients can connect to grpcServerPort=%d only if TLS is switched off in them: "
+            "tlsCert is not set, and the broker cannot make a certificate for itself (%s). Run `pip install "
+            "cryptography`, or set tlsCert and tlsKey, or tlsTestModeEnable=false if no client is to use TLS",
             config.grpc_server_port,
             error,
         )

@@ -162,7 +162,7 @@ class _Client:
     """A connected client.
 
     A client without a stream counts as gone at `until` (monotonic seconds), unless it makes a call before that time.
-    `poll_s` is how long its long polls wait; None if the client has not set a time for all calls.
+    `poll_s` is how long the client's long polls wait; None if the client has not set one time for all calls.
     """
 
     newest: ClientStream | None = None

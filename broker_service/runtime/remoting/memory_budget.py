@@ -1,7 +1,7 @@
 """MemoryBudget limits the bytes of requests that a server keeps at once.
 
-A caller takes bytes before it keeps a request, and gives them back afterwards.  If too few bytes are left, the caller
-waits.  Callers that wait get their bytes in the order in which they came.
+A caller takes bytes from the budget before it keeps a request, and gives the bytes back afterwards.  If too few bytes
+are left, the caller waits.  Callers that wait get their bytes in the order in which they came.
 """
 
 import asyncio

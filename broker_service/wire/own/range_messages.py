@@ -1,5 +1,5 @@
-"""Pure functions that convert PullRange's messages to RangePath's ranges, and its frames to answers, for gRPC and for
-plain sockets.
+"""Pure functions for gRPC and plain sockets that convert PullRange's messages to RangePath's ranges, and RangePath's
+frames to answers.
 """
 
 from rocketsim_proto import broker_pb2 as pb

@@ -372,7 +372,7 @@ async def _until_writable(connection: socket.socket) -> None:
 def _queued_bytes(connection: socket.socket) -> int:
     """Returns how many bytes were sent that the other side has not read.
 
-    For a Unix socket Linux counts the memory that these bytes take, which is a little more.
+    For a Unix socket Linux counts the memory of these bytes, which is a little more than their number.
     """
     try:
         (size,) = struct.unpack("@i", fcntl.ioctl(connection, termios.TIOCOUTQ, bytes(4)))

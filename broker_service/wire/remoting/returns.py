@@ -117,15 +117,15 @@ def _is_queue(one: object) -> bool:
 
 
 def _level(message: Record, asked: int) -> int:
-    """Returns the delay level for the next attempt.  The level grows with each attempt, unless the consumer asks for
-    one.
+    """Returns the delay level for the next attempt.  The level grows with each attempt, unless the consumer asks for a
+    certain level.
     """
     return asked or _FIRST_LEVEL + message.reconsume_times
 
 
 def _copy(message: Record, topic: str) -> Record:
-    """Returns the copy for the next attempt.  A property of the copy names the message's own topic, which consumers
-    see.
+    """Returns the copy for the next attempt.  A property of the copy names the message's own topic, and consumers see
+    that topic.
     """
     properties = {name: value for name, value in message.properties.items() if name not in _NOT_IN_COPIES}
     properties.setdefault(PROPERTY_RETRY_TOPIC, message.topic)

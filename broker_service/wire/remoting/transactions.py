@@ -1,7 +1,7 @@
 """TransactionAnswers: ends transactions of producers that speak the remoting protocol.
 
-A producer sends the message with the property TRAN_MSG (`sends.py`), and gets the offsets of its half message, which
-its commit or rollback must name.  If no commit or rollback comes, the broker sends the producer CHECK_TRANSACTION_STATE
+A producer sends the message with the property TRAN_MSG (`sends.py`), and gets the offsets of the half message, which a
+commit or rollback must name.  If no commit or rollback comes, the broker sends the producer CHECK_TRANSACTION_STATE
 with the same offsets (`members.py`), and the producer then ends the transaction.
 """
 
@@ -15,7 +15,8 @@ from broker_service.state.transaction_changes import Resolution, TransactionId
 from broker_service.transactions.transactions import Transactions
 from broker_service.wire.remoting.sends import SAFE_WAIT_S, put_answer
 
-_RESOLUTIONS = {8: Resolution.COMMIT, 12: Resolution.ROLLBACK}  # the code 0 says that the producer does not know yet
+# the code 0 stands for a producer that does not know the outcome yet
+_RESOLUTIONS = {8: Resolution.COMMIT, 12: Resolution.ROLLBACK}
 
 
 class TransactionAnswers:

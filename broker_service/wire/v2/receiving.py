@@ -103,8 +103,8 @@ class Receiving:
         """Acknowledges deliveries.  The response has the status that all entries have in common, or else
         MULTIPLE_RESULTS.
 
-        Handles of a deleted topic are answered as invalid, as in `change_invisible` and in `forward_to_dlq`.  If the
-        answer had another code, push consumers would repeat the call every second.
+        Handles of a deleted topic are answered as invalid, because push consumers would repeat the call every second
+        after any other code.  `change_invisible` and `forward_to_dlq` also answer in this way.
         """
         topic, group = names.topic_of(request.topic), names.group_of(request.group)
         check_handle_count(len(request.entries))
@@ -160,7 +160,7 @@ class Receiving:
         """Returns how many seconds a pop may wait for a message.
 
         Go's simple consumer sends the time of its long polls only in its settings.  Until the settings have arrived,
-        the time follows from the call's deadline.
+        the time of a long poll follows from the call's deadline.
         """
         if request.HasField("long_polling_timeout"):
             return milliseconds(request.long_polling_timeout) / 1000

@@ -1,7 +1,7 @@
 """RecentSends: remembers the messages that were stored in the last minute.  The caller passes the time, in seconds.
 
-A client that got no answer, or an answer that no slave has the message, sends the message again with the same id.  The
-broker then repeats its answer, and does not store the message again.
+A client that got no answer, or an answer that no slave has the message, sends the message again with the same id.  When
+a message comes again, the broker repeats its answer, and does not store the message a second time.
 """
 
 from collections import OrderedDict
@@ -27,7 +27,7 @@ class SendId(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Stored:
     queue_offset: int
-    end_offset: int  # the log's end after the frame of the message
+    end_offset: int  # the log offset at which the message's frame ends
 
 
 class RecentSends:

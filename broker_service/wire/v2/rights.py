@@ -98,9 +98,9 @@ def repeats(method: str) -> bool:
 
 
 def is_free(method: str, headers: Any) -> bool:
-    """Returns True if a call needs no rights: a heartbeat without a signature and a client id.
+    """Returns True if a call needs no rights: a heartbeat that has neither a signature nor a client id.
 
-    Go's client sends such a heartbeat when its stream has broken, and gives the stream up unless the answer is OK.  A
-    heartbeat without a client id keeps no client connected, so anybody may send one.
+    Go's client sends a heartbeat without a client id when its stream has broken, and gives the stream up unless the
+    answer is OK.  A heartbeat without a client id keeps no client connected, so anybody may send one.
     """
     return method == _HEARTBEAT and not any(name in ("authorization", "x-mq-client-id") for name, _ in headers)

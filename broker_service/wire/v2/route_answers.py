@@ -20,8 +20,8 @@ _ACCEPTED: dict[str, list[pb.MessageType]] = {
     "DELAY": [pb.DELAY],
     "TRANSACTION": [pb.TRANSACTION],
     "MIXED": [pb.NORMAL, pb.FIFO, pb.DELAY, pb.TRANSACTION],
-    # Topics that were made by RocketMQ may have the type LITE or PRIORITY.  MIXED includes neither of these types,
-    # because older clients fail on them.
+    # Topics that were made by RocketMQ may have the type LITE or PRIORITY.  MIXED includes neither LITE nor PRIORITY,
+    # because older clients fail on these types.
     "LITE": [pb.LITE],
     "PRIORITY": [pb.PRIORITY],
 }
