@@ -18,8 +18,8 @@ MARKED = re.compile(r"^<!-- made from the code: (\w+) -->$.*?^<!-- end -->$", re
 
 
 def completed(text: str) -> str:
-    """Returns the text of a page, with everything between its markers replaced.  Raises KeyError if there is no table
-    of this name.
+    """Returns the text of a page, in which the results of functions stand between the markers.  Raises KeyError if
+    there is no table of this name.
     """
     return MARKED.sub(lambda found: TABLES[found[1]](), text)
 
@@ -78,7 +78,7 @@ def _default(value: Any, parse: Callable[[str], Any]) -> str:
         return f"`{'+'.join(sorted(value))}`"
     if isinstance(value, tuple):
         return f"`{','.join(value)}`"
-    for word in re.findall(r"\w+", accepted(parse)):  # a word that stands for a number, such as a name of it
+    for word in re.findall(r"\w+", accepted(parse)):  # a word that the option accepts for a number
         if not word.isdigit() and _parsed(parse, word) == value:
             return f"`{word}`"
     return f"`{value}`"

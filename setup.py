@@ -5,9 +5,9 @@ The installation without extras is enough for producers, pull consumers and admi
 with its servers, and the Spark data source, need extras.
 
 The module `rocketsim_proto.records._kernels` is compiled if Cython, a C compiler and Python's headers are installed.
-Without them the installation succeeds, too, and Python code does the same work more slowly.  ROCKETSIM_KERNELS=python
-leaves out the compiled module, and the wheel then fits every platform.  ROCKETSIM_KERNELS=compiled makes the build fail
-if the module cannot be compiled.
+Without Cython, a compiler or the headers, the installation also succeeds, and Python code does the same work more
+slowly.  ROCKETSIM_KERNELS=python leaves out the compiled module, and the wheel then fits every platform.
+ROCKETSIM_KERNELS=compiled makes the build fail if the module cannot be compiled.
 """
 
 import os

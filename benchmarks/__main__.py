@@ -1,7 +1,8 @@
 """`python -m benchmarks [NAME] [--quick] [--json FILE]`: without NAME, lists the benchmarks; with NAME, runs one or all
 and prints tables.
 
-`python -m benchmarks chart --json FILE --svg FILE` draws a chart of the figures that such a run has written to FILE.
+`python -m benchmarks chart --json FILE --svg FILE` draws a chart of the figures in FILE, which a run with --json has
+written.
 """
 
 import argparse
@@ -69,7 +70,7 @@ def main(argv: list[str] | None = None) -> int:
             words = str(error) if isinstance(error, WrongResult) else reason(error)
             words = f"{one.name}: {words}; nothing that it measured counts"
             console.print(words, style="bold red", highlight=False, markup=False)
-        # This is written after each benchmark, so that an interrupted run keeps its figures.
+        # The figures are written after each benchmark, so that an interrupted run keeps them.
         if arguments.json:
             rows = [figure.row() for each in reports for figure in each.figures]
             arguments.json.write_text(json.dumps(rows, indent=1) + "\n")
@@ -112,7 +113,9 @@ def parser() -> argparse.ArgumentParser:
 def run(
     console: Console, one: Benchmark, plan: Plan, directory: Path | None, *, keep: bool, alone: bool
 ) -> tuple[Report, Sequence[str]]:
-    """Runs a benchmark.  Returns its report, and the failures of RocketSim after which the benchmark continued."""
+    """Runs a benchmark.  Returns the benchmark's report, and the failures of RocketSim after which the benchmark
+    continued.
+    """
     if directory is not None:
         directory.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=f"rocketsim-bench-{one.name}-", dir=directory))
@@ -162,7 +165,7 @@ def command(one: Benchmark, plan: Plan, *, alone: bool) -> str:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, _interrupt)  # so that all processes that were started are also ended
+    signal.signal(signal.SIGTERM, _interrupt)  # SIGTERM must also end all processes that were started
     try:
         status = main()
     except KeyboardInterrupt:

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Unavailable(Exception):
-    """A peer cannot be fetched or does not start, for the reason in the message."""
+    """A peer cannot be fetched or does not start; the error's text says why."""
 
 
 class WrongResult(Exception):
@@ -106,7 +106,7 @@ class Bench:
     def contest(
         self, contestants: Mapping[str, Contestant | Missing], what: str = "", plan: Plan | None = None
     ) -> Results:
-        """Runs the contestants in turns, and stops the peers that are not running.
+        """Runs the contestants in turns, and stops each peer while others run.
 
         A contestant that raises `Unavailable` gets no result.
         """
@@ -165,7 +165,7 @@ class Bench:
         by_amount: bool = False,
         in_full: tuple[Series | Missing, Series | Missing | None] | None = None,
     ) -> None:
-        """Adds a line to the table.  If RocketSim itself has failed, there is no line, and the exit status is 1.
+        """Adds a line to the table.  If RocketSim itself has failed, no line is added, and the exit status is 1.
 
         With `by_amount` the figure depends on the amount of data, so a plan with less data than the full plan gives no
         verdict. `in_full` has the two series as they are predicted for the full plan's amount of data
@@ -184,7 +184,7 @@ def brief(sample: Sample) -> str:
 
 
 def messages_of(sample: Sample) -> float | None:
-    """Returns how many messages a run moved, or None if its sample does not say this."""
+    """Returns how many messages a run moved, or None if the run's sample does not have this number."""
     if "messages" in sample:
         return sample["messages"]
     return sample["rate"] * sample["seconds"] if "rate" in sample and "seconds" in sample else None

@@ -127,7 +127,7 @@ def lag(bench: Bench) -> None:
     }
     results = bench.contest(
         every, "lag,", bench.plan.again()
-    )  # both are already warm, because their full load was measured before
+    )  # both contestants are already warm, because their full load was measured before
     bench.report(
         f"replication lag at half load, 1 KiB, a look every {LOOK_S * 1000:g} ms: p99",
         "ms",

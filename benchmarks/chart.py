@@ -17,8 +17,8 @@ Row = Mapping[str, Any]
 class Line(NamedTuple):
     """Describes one line of the chart.
 
-    `ceiling` lists names of references, of which a run has measured one, either for `figure` or for `ceiling_figure` if
-    this is given.
+    `ceiling` has the possible names of the reference that is drawn as the ceiling, which is a reference of `figure`, or
+    of `ceiling_figure` if that is set.
     """
 
     label: str
@@ -31,7 +31,7 @@ class Line(NamedTuple):
 
 _KAFKA, _TUNED, _NULL = "Kafka source", "Kafka source, tuned", ("null Arrow source",)
 _JAVA = "RocketMQ's Java producer, 64 threads"
-# The second name is that in files from before pulls over sockets.
+# Older result files, from before pulls over sockets, have the second name.
 _RAW = ("raw Unix socket, frames of 1 MiB", "raw gRPC stream of 1 MiB")
 _BATCH = "RocketMQ's Java batch of 500, 16 threads"
 _CONFLUENT = "confluent-kafka consume(10000), tuned"
@@ -74,9 +74,9 @@ class Bar(NamedTuple):
 
 
 def bars(rows: Sequence[Row]) -> list[Bar]:
-    """Returns the bars for those of LINES that were measured.
+    """Returns a bar for each of LINES that was measured.
 
-    A measured figure matches a line if its name begins with the line's text, because the name may go on with a size.
+    A line matches each measured figure whose name begins with the line's text; the rest of the name may be a size.
     """
     found = []
     for line in LINES:
@@ -100,7 +100,7 @@ def svg(rows: Sequence[Row], title: str = "RocketSim beside what you would take 
     """Draws the chart.  Raises ValueError if no figure in LINES was measured."""
     drawn = bars(rows)
     if not drawn:
-        raise ValueError("none of these figures is one that the chart shows")
+        raise ValueError("the chart shows none of these figures")
     height = TOP + STEP * len(drawn) + 34
     return "\n".join(_svg(drawn, title, height)) + "\n"
 

@@ -27,7 +27,7 @@ SIZES = {
     "maxHashSlotNum": 5_000_000,
     "maxIndexNum": 20_000_000,
 }
-# These time-outs are long, so that a busy machine does not make a run fail.  RocketMQ's broker gets the same time-outs.
+# The time-outs are long, so that a busy machine does not make a run fail.  RocketMQ's broker gets the same time-outs.
 PATIENCE = {"slaveTimeout": 60_000, "syncFlushTimeout": 60_000}
 
 
@@ -79,8 +79,8 @@ class OurCluster:
         return sum(found.max_offset - found.min_offset for found in bounds.values())
 
     def stored_at_least(self, topic: str, acknowledged: int) -> None:
-        """Checks that all acknowledged messages are stored.  More are allowed, because a retry can store a message
-        twice.
+        """Checks that all acknowledged messages are stored.  More messages are allowed, because a retry can store a
+        message twice.
         """
         self._stored[topic] = self._stored.get(topic, 0) + acknowledged
         found = self.count(topic)

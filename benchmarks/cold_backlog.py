@@ -35,7 +35,7 @@ def run(bench: Bench) -> None:
         return answer
 
     def ready() -> None:
-        """Lets both clients connect again before each measurement, so that no put's time includes this."""
+        """Lets both clients connect again before each measurement, so that no put's time includes connecting."""
         make_cold(one)
         puts()
         reader.ask("pull_columns", topic="backlog", limit=1000)

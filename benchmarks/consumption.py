@@ -198,7 +198,7 @@ def deliver(bench: Bench, one: OurCluster) -> Sample:
 def delivery_s(one: OurCluster, count: int, after_s: int) -> float | None:
     """Returns how long the broker takes to deliver timers that come due `after_s` seconds from now.
 
-    Returns None if sending the timers has taken longer than this.
+    Returns None if sending the timers takes longer than `after_s`.
     """
     before = one.count(DUE)
     due_s = one.load.ask("timers", topic=DUE, count=count, size=SIZE, after_s=after_s, spread_s=1)["first_s"]

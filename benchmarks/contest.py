@@ -31,7 +31,7 @@ class Plan:
 
     def again(self) -> "Plan":
         """Returns the plan for contestants that need no warm-up, because they are warm already or start anew in each
-        run.  The `full` plan keeps its warm-up even then.
+        run.  The `full` plan still has a warm-up.
         """
         return replace(self, warm_up=self.pick(self.warm_up, 0, 0))
 

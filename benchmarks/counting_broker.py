@@ -12,7 +12,7 @@ from broker_service.__main__ import main
 
 
 def count_in(path: Path) -> None:
-    """Wraps os.fdatasync.  This must happen before other modules import os.fdatasync."""
+    """Wraps os.fdatasync.  Must be called before other modules import os.fdatasync."""
     real = os.fdatasync
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     os.pwrite(file, bytes(8), 0)

@@ -18,7 +18,7 @@ class Series:
 
     def __post_init__(self) -> None:
         if not self.values:
-            raise ValueError("a series without a run")
+            raise ValueError("a series needs the value of at least one run")
 
     @classmethod
     def of(cls, values: Iterable[float]) -> "Series":
@@ -114,8 +114,8 @@ def is_settled(
     """Returns True if the full run would get the same verdict, provided that its median is within QUICK_MARGIN of this
     run's median.
 
-    This is the case if each single round, and the median at both ends of the margin, would get the same verdict.
-    `in_full` has both series as predicted for the full run's amount of data, which must also get this verdict.
+    The verdict is settled if each single round, and the median at both ends of the margin, would give it.  `in_full`
+    has both series as predicted for the full run's amount of data, which must get the same verdict, too.
     """
     found = _verdicts(series, reference, target)
     if in_full is not None and not isinstance(in_full[0], Missing):

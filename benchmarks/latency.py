@@ -92,12 +92,13 @@ def once(
         .start()
     )
     try:
-        query.processAllAvailable()  # after this, the query knows where `latest` is
+        query.processAllAvailable()  # from here on, the query's starting offsets (`latest`) are fixed
         time.sleep(SETTLE_S)
         begun_ns = time.time_ns()
         send()
         time.sleep(SETTLE_S)
-        # The first call may wait only for a trigger that had looked for messages before the last one was sent.
+        # Called twice, because the first call can end with a trigger that looked for messages before the last one was
+        # sent.
         for _ in range(2):
             query.processAllAvailable()
         progress = [one for one in query.recentProgress if one["numInputRows"]]

@@ -20,7 +20,7 @@ PR_SET_PDEATHSIG = 1
 
 def start(command: Sequence[str], **options: Any) -> "subprocess.Popen[Any]":
     """Starts a process with the arguments of `Popen`.  The calling thread must live as long as the harness, because the
-    process ends with it.
+    started process ends together with this thread.
     """
     words = [sys.executable, "-I", "-S", __file__, str(os.getpid()), *command]
     return subprocess.Popen(words, process_group=0, **options)

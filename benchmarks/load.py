@@ -260,8 +260,8 @@ class Load:
     def pull_columns(self, topic: str, crc: int = 0, limit: int = 0, grpc: int = 0) -> dict[str, Any]:
         """Reads a topic, or about `limit` of its messages, as RecordBatches with offset, timestamp and body.
 
-        The records come over plain sockets if the broker offers this, or over gRPC if `grpc` is set.  In the answer,
-        `over` is the transport that was used.
+        The records come over plain sockets if the broker offers sockets and `grpc` is not set, otherwise over gRPC.  In
+        the answer, `over` is the transport that was used.
         """
         client, consumer = self._reader(sockets=not grpc)
         bounds = consumer.bounds(topic)
@@ -327,7 +327,7 @@ class Load:
 
 def _ok(status: SendStatus) -> None:
     if status is not SendStatus.SEND_OK:
-        raise RuntimeError(f"a message was stored, but {status.name}")
+        raise RuntimeError(f"a message was stored, but its status is {status.name}")
 
 
 def _part_count(future: Any) -> int:
@@ -380,7 +380,7 @@ def _threads(
 
 
 def carrier(client: Cluster, address: str) -> str:
-    """Returns the transport that the client uses for ranges of this broker, which it knows after a first pull."""
+    """Returns the transport that the client uses for ranges of this broker, which is known only after a first pull."""
     reads = client.transport.reads
     if not isinstance(reads, GrpcReads):
         return client.protocol

@@ -186,7 +186,7 @@ def sink(bench: Bench, made: Spark) -> None:
 
 
 def at_our_port(bench: Bench) -> None:
-    """Measures RocketMQ's Java client, which sends and pulls at RocketSim's broker and at RocketMQ's."""
+    """Compares RocketMQ's Java client at RocketSim's broker with the same client at RocketMQ's broker."""
     size, seconds = 100, bench.plan.pick(3, 2, 1)
     count = bench.plan.pick(400_000, 200_000, 5_000)
     peer = peer_with(bench, "default limits", "java")

@@ -64,8 +64,8 @@ def outsiders() -> list[str]:
 def is_ending(process: psutil.Process) -> bool:
     """Returns True if the process has begun to end.
 
-    Linux already shows an ending process in the root cgroup.  A process with much memory stays in this condition for
-    some time before it becomes a zombie.
+    Linux already shows an ending process in the root cgroup.  An ending process with much memory becomes a zombie only
+    after some time.
     """
     # The fields after the name are: state, parent, process group, session, terminal, the terminal's process group, and
     # flags.

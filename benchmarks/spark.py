@@ -20,7 +20,7 @@ from benchmarks.peers.kafka import Kafka
 from testbed import spark_processes
 
 IDLE_S = 60.0
-PATIENCE = {"pullTimeoutMs": "60s"}  # so that a busy machine does not make a run fail
+PATIENCE = {"pullTimeoutMs": "60s"}  # a long time-out, because a busy machine must not make a run fail
 
 
 class Spark:

@@ -83,8 +83,8 @@ GROWTH_LOG = at_most("P14", 1.3)
 GROWTH_QUEUES = at_most("P14", 2.0)
 GROWTH_LAG = at_most("P14", 1.0, of_value=True)
 COLD_BACKLOG = at_most("P15", 2.0)
-# Pending work must hardly slow a broker before the work is due.  Pending work may make a start slower, because it is
-# read then, and it takes memory.
+# Pending work must hardly slow a broker before the work is due.  Pending work may slow a start, which reads it, and may
+# take memory.
 PENDING_RATE = at_least("P16", 0.9)
 PENDING_START = at_most("P16", 2.0)
 TIMER_BYTES = at_most("P16", 64, of_value=True)

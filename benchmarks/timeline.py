@@ -43,7 +43,7 @@ class Point(NamedTuple):
 
 
 class Put(NamedTuple):
-    """A put.  `at_ns` has the time at which it passed each point, except for points that it did not wait for."""
+    """A put.  `at_ns` has the time at which the put passed each point, without the points that it did not wait for."""
 
     end_offset: int
     appended_ns: int

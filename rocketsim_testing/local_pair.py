@@ -16,8 +16,8 @@ from rocketsim_cli.until_parent_ends import lifeline
 from rocketsim_client import Admin, GroupNotExist, RocketSimError
 
 TIMEOUT_S = 60.0
-# Deletes the folder of a process that was killed, after this process ends.  The killed process's servers end at the
-# same moment and may still write, so the deletion is tried several times.
+# Deletes the folder after the process that made it has ended, even if this process was killed.  The killed process's
+# servers end at the same moment and may still write, so the deletion is tried several times.
 REMOVE_AFTER_PARENT = 'cat; for again in 1 2 3 4 5; do rm -rf -- "$1" && exit; sleep 1; done'
 
 
@@ -33,7 +33,7 @@ def pair(*, sync: bool = True, **keys: object) -> "Iterator[Pair]":
 
     With `sync` the master is a SYNC_MASTER, otherwise an ASYNC_MASTER.  `keys` are further keys of both brokers'
     configuration, such as `slaveWaitTimeMs=1000`.  The servers and their files are gone after the block, even if this
-    process is killed in it.
+    process is killed within the block.
     """
     folder = Path(tempfile.mkdtemp(prefix="rocketsim-testing-"))
     remover = subprocess.Popen(
@@ -171,7 +171,7 @@ class Pair:
                 trouble = f": {error}"
             if time.monotonic() > until:
                 servers = "; ".join(map(_words, self._cluster.servers))
-                raise TimeoutError(f"not within {timeout_s:g} s: {what}{trouble} ({servers})")
+                raise TimeoutError(f"still false after {timeout_s:g} s: {what}{trouble} ({servers})")
             time.sleep(0.02)
 
 

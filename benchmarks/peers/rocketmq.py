@@ -134,7 +134,7 @@ class RocketMq:
 
     @contextmanager
     def awake(self) -> Iterator[None]:
-        """Keeps the processes awake in the block, which begins after they had time to finish earlier work.  If the
+        """Wakes the processes for the block, which begins after a pause in which they finish earlier work.  If the
         processes slept before the block, they sleep again after it.
         """
         asleep = self._asleep

@@ -112,8 +112,8 @@ class Client:
         return {"messages": count, "seconds": taken, "rate": count / taken, "bytes": size}
 
     def _ready(self) -> Any:
-        """Repeats receives until one succeeds, because RocketMQ's proxy needs the consumer's settings first.  The proxy
-        refuses a receive before that (code 50001).
+        """Repeats receives until one succeeds, because RocketMQ's proxy needs the consumer's settings first.  Without
+        these settings the proxy refuses a receive (code 50001).
         """
         if self._consumer is None:
             from rocketmq.v5.consumer import SimpleConsumer

@@ -159,15 +159,15 @@ class PutPath:
         """Checks and appends a send.
 
         Check and append are one step of the event loop, so two sends never mix.  If the topic must be created first,
-        this send and later sends to the topic wait, before that step, until the topic is on disk.
+        this send and later sends to the topic wait until the topic is on disk.
         """
         return self.place(send, await self.admit(send))
 
     async def admit(self, send: Send) -> Frame:
         """Checks a send and returns its records as a frame.
 
-        The caller must append them with `place` before it awaits anything else, because what was checked can change
-        during an await.
+        The caller must append this frame with `place` before it awaits anything else, because what was checked can
+        change during an await.
         """
         try:
             return await self._admitted(send)
@@ -200,7 +200,7 @@ class PutPath:
     def append_own(self, message: Record) -> Placed:
         """Appends a record that the broker has made at a client's request, such as a recall.
 
-        Such a record is appended even while the disk is above its warning level.
+        The append works even while the disk is above its warning level.
         """
         broker = self._broker
         broker.check_writable()
@@ -268,8 +268,8 @@ class PutPath:
     async def _admitted_in_turn(self, send: Send, size: int) -> Frame:
         """Does the work of `admit` while the topic is being created, deleted or changed.
 
-        The waiting sends to this topic keep their order, because the lock is fair, and each send continues in a later
-        step of the event loop than the one before.
+        Waiting sends to the topic keep their order, because the lock is fair, and the next send continues only in a
+        later step of the event loop.
         """
         turn = self._turns.setdefault(send.topic, _Turn())
         turn.sends += 1

@@ -36,7 +36,7 @@ class DelayPosition:
     offsets: Mapping[int, int] = field(default_factory=dict)
 
     def advanced(self, log_offset: int, delivered: Iterable[tuple[int, int]]) -> "DelayPosition":
-        """Returns the position that also has these deliveries: (level, schedule offset) pairs from records before
+        """Returns the position after further deliveries, which are (level, schedule offset) pairs of records before
         `log_offset`.
         """
         offsets = dict(self.offsets)
@@ -121,7 +121,7 @@ def due_in_ms(stored_ms: int, delay_ms: int, now_ms: int) -> int:
 
     A message whose store time is in the future is due at once, as in RocketMQ (correctDeliverTimestamp), because its
     store time is wrong.  A store time is in the future if the clock was set back, or is behind the clock of the former
-    master.  If this message waited, all later messages of its level would wait, too.
+    master.  If a message with a wrong store time waited, all later messages of its level would wait, too.
     """
     return 0 if stored_ms > now_ms else max(0, stored_ms + delay_ms - now_ms)
 

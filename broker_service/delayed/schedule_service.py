@@ -28,7 +28,7 @@ BATCH = 32
 
 class ScheduleService:
     """Keeps two files.  `delay_file` is RocketMQ's `delayOffset.json`, which has the offset of each level.
-    `position_file` is the broker's own file, which also has the log offset at which these offsets were true.
+    `position_file` is the broker's own file, which has the same offsets and the end of the log at that moment.
     """
 
     def __init__(self, broker: Broker, delay_file: JsonStore, position_file: JsonStore) -> None:
@@ -48,7 +48,7 @@ class ScheduleService:
         broker.visibility.arrived.append(self._arrived)
 
     def position(self) -> DelayPosition:
-        """Returns how far each level is delivered, and the log's end for which this is true."""
+        """Returns how far each delay level is delivered, and the end of the log at that moment."""
         if self._running:
             return DelayPosition(self._broker.store.end_offset, dict(self._offsets))
         self._adopt()
@@ -89,8 +89,8 @@ class ScheduleService:
     async def _catch_up(self) -> None:
         """Reads the deliveries up to the end of the log.
 
-        Waits as long as the disk cannot read the log, because a delivery that the log already has would deliver its
-        message twice.
+        Waits as long as the disk cannot read the log, because a message whose delivery is not known would be delivered
+        twice.
         """
         store = self._broker.store
         while self._has_queues():
@@ -108,7 +108,7 @@ class ScheduleService:
             await asyncio.sleep(0)
 
     async def deliver_due(self) -> float:
-        """Delivers the due messages of all levels.  Returns the seconds after which it must be called again."""
+        """Delivers the due messages of all levels.  Returns the seconds until the next call."""
         sleep_s = LONGEST_SLEEP_S
         now = self._broker.clock()
         for level, delay_ms in enumerate(self._broker.config.delay_levels_ms, start=1):
@@ -130,8 +130,8 @@ class ScheduleService:
             await asyncio.sleep(0)
 
     async def _deliver_batch(self, level: int, delay_ms: int) -> tuple[int, float]:
-        """Delivers the due messages of one read of a level's queue.  Returns how many messages it has delivered, and
-        the seconds until the next one is due.
+        """Reads a batch from a level's queue, and delivers the messages of it that are due.  Returns how many messages
+        it has delivered, and the seconds until the next one is due.
         """
         broker = self._broker
         found = await cold_reads.read(broker.store, lambda: self._next_of(level))

@@ -121,7 +121,7 @@ class TimerDelivery:
         for second in self.timers.due(broker.day_ms()):
             while log_offsets := self.timers.first(second, BATCH, self._tried_later()):
                 batch = await self._read(second, log_offsets)
-                # Nothing may be awaited between this line and the appends.
+                # Nothing may be awaited between this line and the appends, or a change of a topic could begin.
                 await broker.topics.until_settled(*(timer_record.topic_of(waiting) for waiting in batch))
                 self._deliver(second, batch)
                 await asyncio.sleep(0)
@@ -172,7 +172,7 @@ class TimerDelivery:
                 )
 
     async def _read_one(self, log_offset: int, decode: Callable[[bytes], Record]) -> Record | None:
-        """Reads one timer.  Returns None if the timer cannot be read or has expired, which is logged."""
+        """Reads one timer.  If the timer cannot be read or has expired, logs this and returns None."""
         store = self._broker.store
         try:
             found = decode(await cold_reads.read(store, partial(store.log.record_at, log_offset)))

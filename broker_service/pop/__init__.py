@@ -26,7 +26,7 @@ of a message group is delivered, the message group is locked: its later messages
 
 Expected outcomes are return values, for example that nothing can be delivered, or that a receipt handle is no longer
 valid.  Refusals are raised as RocketSimErrors: the topic does not exist, permission is missing, or the broker is a
-slave, fenced, stopping or busy.  All these methods must be called on the event loop.
+slave, fenced, stopping or busy.  All methods of `Consumption` must be called on the event loop.
 
     consumption ─► popping ─► finder (scans queues) ─► picker (in order), selection (filters)
                            ─► places (which queues), polls (pops that wait for a message)

@@ -36,9 +36,9 @@ class CleanStop:
     def note_offsets(self) -> None:
         """Commits the offset at which a RocketMQ would continue, for each queue of each group that pops.
 
-        The committed offset is that of the group's first message that is not settled, which means neither acknowledged
-        nor moved.  If the group has taken nothing from a queue, the offset of the queue's first message is committed,
-        because RocketMQ's consumers may begin at the end of a queue that has no committed offset.
+        The committed offset is that of the group's first message that is neither acknowledged nor moved.  If the group
+        has taken nothing from a queue, the offset of the queue's first message is committed, because RocketMQ's
+        consumers may begin at the end of a queue that has no committed offset.
         """
         broker = self._broker
         if broker.is_slave:

@@ -1,7 +1,7 @@
 """Consumption connects the parts of pop consumption, and holds the state that pops, transactions and timers share.
 
-On a master, method calls change this state.  A slave builds its state from the replicated log, so that the slave can be
-promoted.  `pop/__init__.py` lists the methods.
+On a master, calls of its methods change the state.  A slave builds its state from the replicated log, so that the slave
+can be promoted.  `pop/__init__.py` lists the methods.
 """
 
 import logging
@@ -74,7 +74,7 @@ class Consumption:
     def start(self) -> None:
         """Reads the state from the log.
 
-        If the state cannot be read, the broker starts without it.  Calls that need the state then raise that error
+        If the state cannot be read, the broker starts without it.  Calls that need the state then raise the read error
         again, and all other calls work.
         """
         try:
@@ -98,7 +98,7 @@ class Consumption:
     def needed_from(self) -> int | None:
         """Returns the log offset up to which the state has read the log; None if it has read the complete log.
 
-        Retention must keep the log after this offset, because the state cannot know which of those records are still
+        Retention must keep the log after this offset, because the state does not know which records after it are still
         needed.
         """
         return self.log.unapplied_from

@@ -20,8 +20,9 @@ class Pop:
 
     With `auto_renew` the broker extends the deadlines while the client is connected, and ignores `invisible_ms`.
     `poll_s` is how long the pop may wait for a first message.  `timeout_s` is how long the disk and the slave may then
-    take to store the delivery.  A client that got no answer pops again with the same `attempt_id`, which is empty for
-    clients that do not.  If the group consumes in order, the second pop gets the messages that the first one took.
+    take to store the delivery.  A client that got no answer repeats its pop with the same `attempt_id`, which is empty
+    for clients that never repeat a pop.  If the group consumes in order, a pop with the same `attempt_id` gets the
+    messages that the first pop took.
     """
 
     group: str

@@ -85,8 +85,8 @@ class QueueBatch:
     """The messages of a queue from `start` to `next` that a pop may deliver.
 
     `read_bytes` counts the bytes that were read to find these messages.  For a group that consumes in order, `groups`
-    has the messages that the pop takes or lets wait, by message group.  `again` has the deliveries of an earlier
-    attempt of this pop, which this pop answers again.
+    has the messages that the pop takes or lets wait, by message group.  If the pop repeats the answer of an earlier
+    attempt, `again` has the deliveries of that attempt.
     """
 
     place: Place
@@ -110,7 +110,8 @@ class Finder:
         self._writer = writer
         self._places = places
         self._chance = chance
-        self._unreadable: set[tuple[Place, int]] = set()  # unreadable messages of groups in order that have been logged
+        # Unreadable messages, of groups that consume in order, that were already logged.
+        self._unreadable: set[tuple[Place, int]] = set()
         self._unreadable_from: dict[Place, _Unreadable] = {}
 
     def find(
@@ -171,17 +172,18 @@ class Finder:
         return QueueBatch(place, scan.is_retry, pop, scan.start, at, tuple(messages), read_bytes)
 
     def _read_on(self, scan: _Scan, at: int, read_bytes: int) -> tuple[int, list[Message], int]:
-        """Reads the next messages of the scan's queue, from the offset `at`.  `read_bytes` is what the scan has read
-        before this call.
+        """Reads the next messages of the scan's queue, from the offset `at`.  `read_bytes` is how many bytes the scan
+        has read before this call.
 
         Returns the next offset to read, the selected messages before that offset, and the number of bytes read.  If the
-        disk cannot read a whole batch, only the first message is read.  If the disk cannot read that first message
-        either, the queue is tried again later.
+        disk cannot read a whole batch, only the first message is read.  If even this one message cannot be read, the
+        queue is tried again later.
         """
         place = scan.place
         known = self._unreadable_from.get(place)
         if known is not None and known.queue_offset == at and self._broker.clock() < known.until:
-            raise known.failure.with_traceback(None)  # without this, every raise would lengthen the saved traceback
+            # Without `with_traceback(None)`, every raise would lengthen the saved traceback.
+            raise known.failure.with_traceback(None)
         try:
             try:
                 read = self._read_some(scan, at, scan.most_bytes - read_bytes)
@@ -271,9 +273,8 @@ class Finder:
     def _again(self, place: Place, is_retry: bool, attempt_id: str) -> QueueBatch | None:
         """Returns the messages in order that an earlier attempt of the same pop took from this queue.
 
-        Returns None if the client has since given one of these messages back or has moved a deadline.  In that case the
-        client had received the answer, or the attempt counts because a message could not be received.  If a message
-        cannot be read, its whole message group is left out.
+        Returns None if the client has since given one of the messages back or moved its deadline, because the earlier
+        attempt then counts.  If a message cannot be read, its whole message group is left out.
         """
         taken = {
             delivery.queue_offset: (delivery, one) for delivery, one in self._writer.state.taken_by(place, attempt_id)
@@ -317,8 +318,8 @@ class Finder:
         return records, {offsets[answer.span_index] for answer in read.answers if answer.status in removed}
 
     def _unreadable_of(self, place: Place, queue_offsets: Collection[int]) -> list[int]:
-        """Returns those of these queue offsets whose messages the disk cannot read.  Each unreadable message is logged
-        once.
+        """Returns the queue offsets, among the given ones, whose messages the disk cannot read.  Each unreadable
+        message is logged once.
         """
         unreadable = []
         for offset in queue_offsets:
@@ -336,8 +337,8 @@ class Finder:
 
 
 def _messages(read: GetMessageResult, is_retry: bool, tags: frozenset[str] | None) -> list[Message]:
-    """Returns the messages whose tags are really in `tags`.  The store selects messages by the hash of their tag, and
-    different tags may have the same hash.
+    """Returns the messages whose tag is in `tags`, for which it compares the tags themselves.  The store selects
+    messages by the hash of their tag, and different tags may have the same hash.
     """
     found, at = [], 0
     for size in np.frombuffer(read.sizes, "<u4").tolist():

@@ -19,7 +19,7 @@ class Outcome(Enum):
 
 
 def may_be_lost(delivery: UnderWay, took_over_after_ms: int) -> bool:
-    """Returns True if the previous master may have died before the client got the answer with this delivery.
+    """Returns True if the previous master may have died before the client got this delivery.
 
     `took_over_after_ms` is the time of the previous master's last pop.  A delivery that was renewed has certainly
     reached its client.

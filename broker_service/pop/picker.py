@@ -3,7 +3,7 @@
 A message group is locked while one of its messages is delivered, and free otherwise.  First the picker takes messages
 that wait in free message groups.  Then the picker takes new messages of the queue, one after another.  A new message is
 taken if its message group has no other delivered or waiting message, apart from those that this pop takes.  If its
-message group has such a message, the new message waits.
+message group has another delivered or waiting message, the new message waits.
 """
 
 from collections.abc import Container, Iterator, Mapping
@@ -24,7 +24,7 @@ Groups = tuple[tuple[str, tuple[Ordered, ...]], ...]
 
 
 class Message(Protocol):
-    """A message that a pop may take.  `attempt` is the number of its next delivery."""
+    """A message that a pop may take.  `attempt` is the number that the next delivery of the message gets."""
 
     @property
     def record(self) -> bytes: ...

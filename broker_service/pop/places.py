@@ -23,8 +23,8 @@ class Places:
     def of(self, group: str, topic: TopicConfig) -> list[tuple[Place, bool]]:
         """Returns the queues in the order in which a pop scans them, each with True if it is a queue of a retry topic.
 
-        The topic's queues begin with a random one.  The retry topics come last, except in a share `RETRY_FIRST` of the
-        pops, in which they come first.
+        The topic's queues begin with a random one.  The retry topics come last, but in a share `RETRY_FIRST` of the
+        pops they come first.
         """
         count = topic.read_queue_nums
         first = self._chance.randrange(count) if count else 0
@@ -48,8 +48,8 @@ class Places:
     def next(self, place: Place, first: int) -> int:
         """Returns the offset at which the group's next pop continues.
 
-        This is the offset after the last message that the group has taken.  A group that has popped no message yet
-        continues at the offset that it has committed as a pull consumer, or else at `first`.
+        A group continues after the last message that it has taken.  A group that has popped no message yet continues at
+        the offset that it has committed as a pull consumer, or else at `first`.
         """
         if (taken := self._writer.next_of(place)) is not None:
             return taken

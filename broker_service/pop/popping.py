@@ -1,7 +1,7 @@
 """Popping: finds messages for a pop, marks them as taken in the state, and answers when this change is stored.
 
-A pop takes its messages when it submits that change of the state to the log.  While the change is not written yet, the
-next pop continues after these messages.
+A pop takes its messages at the moment when it submits the change of the state.  While the change is not written yet,
+the next pop continues after these messages.
 """
 
 import asyncio
@@ -153,7 +153,7 @@ class Popping:
         return group
 
     def _take(self, pop: Pop, found: list[QueueBatch]) -> tuple[list[_Taking], asyncio.Future[int]]:
-        """Submits the state changes that deliver these messages.  As soon as they are submitted, the messages count as
+        """Submits the state changes that deliver these messages.  From the submission on, the messages count as
         taken.
         """
         taking = [self._taking(pop, one) for one in found]
@@ -170,8 +170,8 @@ class Popping:
             before = [
                 one.deadline_ms for it in found.again if (one := self._writer.state.get(found.place, it)) is not None
             ]
-            # The new deadline is always later than the earlier one.  The earlier attempt's `give_back` therefore sees
-            # that its deadline has changed and that it comes too late.
+            # The new deadline is always later than that of the earlier attempt.  The earlier attempt's `give_back`
+            # therefore sees that its deadline has changed and that it comes too late.
             deadline_ms = max(deadline_ms, *(one + 1 for one in before))
             return Deadline(place=found.place, deliveries=found.again, deadline_ms=deadline_ms, renewed=True)
         renewed_until_ms = now_ms + outcome.MAX_RENEWED_MS if pop.auto_renew else 0

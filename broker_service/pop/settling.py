@@ -90,12 +90,12 @@ class Settling:
     ) -> None:
         """Undoes the deliveries of a call that ended before it had sent all of them to the client.
 
-        The first `begun` messages may have reached the client, so their deliveries count as attempts.  Among these, the
-        last message waits for its back-off, because the client may have been unable to receive it.  All messages except
-        that last one are delivered again at once.  Invalid handles are ignored.
+        The first `begun` messages may have reached the client, so their deliveries count as attempts.  The last of the
+        begun messages waits for its back-off, because the client may have been unable to receive it.  All messages
+        except the last begun one are delivered again at once.  Invalid handles are ignored.
 
-        `deadlines_ms` are the deadlines that the call has told the client.  A delivery in order whose deadline has
-        changed since now belongs to the client's next attempt, and stays as it is.
+        `deadlines_ms` are the deadlines that the call has told the client.  If a delivery in order has got another
+        deadline, the client's next attempt has taken it, so it stays as it is.
         """
         for number, handle in enumerate(handles):
             if (due := self._under_way(group, topic, receipt_handle.decode(handle))) is not None:
@@ -109,8 +109,7 @@ class Settling:
         """Undoes the deliveries of a pop that was cancelled.  The messages are delivered again at once, and their
         attempt numbers do not rise.
 
-        A delivery in order whose deadline has changed since now belongs to the client's next attempt, and stays as it
-        is.
+        If a delivery in order has got another deadline, the client's next attempt has taken it, so it stays as it is.
         """
         mine = [one for one in deliveries if not self._was_handed_out_again(place, one, deadline_ms)]
         self._end(place, mine, 0, counted=False)
@@ -119,7 +118,7 @@ class Settling:
         """Ends the renewed deliveries of a client that has disconnected.  Deliveries that the broker does not renew for
         this client keep their deadlines.
         """
-        self._writer.flush()  # a pop of this client may still be pending
+        self._writer.flush()  # a pop of this client may not be applied yet
         self._end_renewed((client_id,), lambda _, place: True)
 
     def rights_changed(self, may: Callable[[str, str, str], bool]) -> None:
@@ -129,7 +128,7 @@ class Settling:
         renew such deliveries as long as their clients are connected, although it refuses to take their
         acknowledgements.
         """
-        self._writer.flush()  # a pop of such a client may still be pending
+        self._writer.flush()  # a pop of one of these clients may not be applied yet
         clients = self._writer.state.renewing_clients()
         self._end_renewed(clients, lambda client_id, place: not may(client_id, place.group, original_topic(place)))
 
@@ -152,7 +151,9 @@ class Settling:
         return found is not None and in_order and found.deadline_ms != deadline_ms
 
     def _end(self, place: Place, deliveries: Sequence[DeliveryId], wait_ms: int, *, counted: bool) -> None:
-        """Makes these deliveries expire in `wait_ms`.  The broker no longer renews these deliveries."""
+        """Moves the deadline of these deliveries to `wait_ms` from now.  The broker no longer renews these
+        deliveries.
+        """
         deadline_ms = self._broker.now_ms() + wait_ms
         for first in range(0, len(deliveries), _DELIVERIES_A_TRANSITION):
             some = tuple(deliveries[first : first + _DELIVERIES_A_TRANSITION])

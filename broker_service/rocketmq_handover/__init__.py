@@ -1,1 +1,3 @@
-"""Takes over deliveries that a RocketMQ had under way in this store, and leaves ours to a RocketMQ that opens it."""
+"""Exchanges open deliveries with RocketMQ: takes over those of a RocketMQ that has used this store, and writes this
+broker's own ones for a RocketMQ that opens it.
+"""

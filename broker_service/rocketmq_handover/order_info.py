@@ -9,8 +9,8 @@ The file has one entry (a batch) for each TOPIC@GROUP and queue:
 - `a`: the `attemptId` of the pop that took the messages
 
 While a consumer holds one of these messages, RocketMQ delivers nothing of the queue, except to a pop with the same
-attempt id.  When no consumer holds one, RocketMQ continues at the group's offset, and continues to count the
-deliveries.  `cm` has 64 bits, so only the first 64 messages of a queue are written.
+attempt id.  When no consumer holds any of these messages, RocketMQ delivers from the group's offset on, and continues
+to count the deliveries.  `cm` has 64 bits, so only the first 64 messages of a queue are written.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ _MOST = 64
 
 
 def write(files: Files, path: Path, queues: Mapping[Place, QueueState], now_ms: int) -> None:
-    """Writes the file.  If there is no delivery under way, it overwrites an existing file and creates no new one."""
+    """Writes the file.  If no delivery is under way, an existing file is overwritten, and no new file is created."""
     content = table_of(queues, now_ms)
     try:
         files.read(path)
@@ -53,7 +53,7 @@ def _delivered(locks: Locks) -> list[Ordered]:
 
 
 def _attempt_id(locks: Locks) -> str:
-    """Returns the queue's attempt id.  Returns "" if the queue's deliveries have several, because RocketMQ has only one
+    """Returns the queue's attempt id.  Returns "" if the queue has several attempt ids, because RocketMQ keeps only one
     for a queue.
     """
     taken = [(attempt_id, messages) for _, attempt_id, messages in locks.groups() if messages[0].step is not Step.WAITS]

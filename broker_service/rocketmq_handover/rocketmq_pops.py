@@ -77,7 +77,7 @@ class Checkpoints:
             raise ValueError(f"{type(error).__name__}: {error}") from error
 
     def unacknowledged(self) -> dict[Place, dict[int, Held]]:
-        """Returns the deliveries that were not acknowledged, for each place by queue offset.
+        """Returns the deliveries that were not acknowledged, by place and queue offset.
 
         If a message was delivered several times, the delivery with the last deadline counts.
         """
@@ -99,9 +99,9 @@ def takes(
     """Makes transitions after which these deliveries are under way, and all other messages before `next_offset` are
     settled.
 
-    `attempts` has the attempt number by offset, and an offset that it lacks is at its first attempt.  If a crash lets
-    only the first transitions reach the log, the state is still valid: the group continues after the messages of these
-    transitions.
+    `attempts` has the attempt number by offset, and an offset without a number is at its first attempt.  If a crash
+    cuts off the last transitions, the state is still valid: the group then continues after the messages of the first
+    ones.
     """
     runs: list[list[int]] = []
     for offset in sorted(held):

@@ -3,12 +3,12 @@ before the first pop.
 
 If RocketMQ has used this store, the log may have RocketMQ's checkpoints that this broker has not taken over yet.  For
 each group and queue with such deliveries, TakeOver appends transitions to the state that make them deliveries of this
-broker.  A group that has already popped a queue here is left alone, because this broker delivers the messages that
-RocketMQ had delivered to the group again anyway.
+broker.  If a group has already popped a queue here, TakeOver does nothing for it, because the group gets RocketMQ's
+unacknowledged messages again anyway.
 
 The state also keeps how far RocketMQ's checkpoint queues were read, as progress of RocketMQ's own group
-`CID_RMQ_SYS_REVIVE_GROUP`.  The progress is appended last, so the work is repeated after a crash before this point, and
-slaves know the progress, too.
+`CID_RMQ_SYS_REVIVE_GROUP`.  The progress is appended after the deliveries, so that a crash in between only repeats the
+work, and slaves learn the progress from the log.
 """
 
 import asyncio
@@ -118,8 +118,8 @@ def _queues(store: MessageStore) -> list[tuple[str, int]]:
 
 
 async def _read_timers(broker: Broker, state: State, found: Checkpoints) -> _Found:
-    """Adds the checkpoints that still wait in the timer topic to `found`.  Returns the timers of these checkpoints,
-    which the caller settles afterwards.
+    """Adds the checkpoints that still wait in the timer topic to `found`.  Returns the timers that are such
+    checkpoints, which the caller settles afterwards.
     """
     store = broker.store
     known = state.queues.get(_TIMERS)
@@ -144,8 +144,8 @@ async def _read_timers(broker: Broker, state: State, found: Checkpoints) -> _Fou
 
 
 def _log_offset(store: MessageStore, queue_offset: int) -> int:
-    """Returns the log offset of a timer of the timer topic's queue.  If the timer cannot be read, returns 0, which
-    comes before all log offsets.
+    """Returns the log offset of the timer at this queue offset.  If the timer cannot be read, returns 0, which comes
+    before all log offsets.
     """
     try:
         return _read(store, TIMER_TOPIC, 0, queue_offset, queue_offset + 1)[0].commit_log_offset
@@ -230,8 +230,8 @@ def _add(found: Checkpoints, message: Record) -> None:
 
 def _unreadable(where: str, error: Exception) -> None:
     logger.error(
-        "%s cannot be taken over: %s; if it has deliveries by RocketMQ, their messages are not delivered again "
-        "by themselves",
+        "%s cannot be taken over: %s; if it has deliveries by RocketMQ, this broker does not deliver their messages "
+        "again",
         where,
         error,
     )
@@ -253,8 +253,8 @@ def _unacknowledged(broker: Broker, found: Checkpoints) -> dict[Place, dict[int,
 
 
 async def _attempts(store: MessageStore, place: Place, offsets: Sequence[int]) -> dict[int, int]:
-    """Returns the attempt number of messages in retry topics, by offset.  A message of any other topic was delivered
-    for the first time, and is left out.
+    """Returns the attempt number of messages in retry topics, by offset.  A message of another topic was delivered for
+    the first time, and is left out.
     """
     attempts: dict[int, int] = {}
     for offset in offsets if place.topic.startswith(RETRY_PREFIX) else ():

@@ -2,11 +2,10 @@
 
     | read until 8 | timer log 8 | queue offset 8 | master's queue offset 8 | data version 3 x 8 | zeros | CRC-32 4 |
 
-The queue offset and `read until` show RocketMQ's progress: timers (records of the timer topic) before the queue offset
-are in its timer wheel, and those with an earlier TIMER_OUT_MS than `read until` are delivered.  This broker also writes
-a CRC of the fields into the file.  RocketMQ does not update the CRC, so a wrong CRC means that RocketMQ has used the
-store since then.  This broker reads its own progress from the log and not from this file, because the log may have been
-cut since the file was written.
+RocketMQ has put the timers (records of the timer topic) before the queue offset into its timer wheel, and has delivered
+those whose TIMER_OUT_MS is before `read until`.  This broker also writes a CRC of the fields into the file.  RocketMQ
+does not update the CRC, so a wrong CRC means that RocketMQ wrote the file last.  This broker reads its own progress
+from the log and not from this file, because the log may have been cut since the file was written.
 """
 
 from pathlib import Path
@@ -79,7 +78,7 @@ def delivered(store: MessageStore, path: Path) -> tuple[int, int] | None:
     """Returns (second, log offset) of RocketMQ's progress: RocketMQ has delivered the timers of earlier seconds that
     lie before the log offset.
 
-    Returns None if RocketMQ was not the last to write the file.
+    Returns None if the file is missing, or if this broker was the last to write it.
     """
     content = _read(store, path)
     if content is None or is_ours(content):

@@ -1,6 +1,6 @@
 """Finds committed copies of half messages for which a crash has prevented the op record.
 
-The op record of a copy is appended before any other copy, so only copies after the last op record can lack theirs.
+The op record of a copy is appended before any other copy, so only copies after the last op record can be without one.
 """
 
 import asyncio

@@ -57,7 +57,7 @@ _AT_A_TIME = 256
 
 
 class UnknownTransaction(RocketSimError):
-    """The transaction is not known here, or it has ended with the other outcome."""
+    """The transaction is not known here, or has ended with another outcome than the requested one."""
 
 
 class TransactionIdTaken(MessageIllegal):
@@ -190,7 +190,7 @@ class Transactions:
                 break
             half = await self._half(prepared) if resolution is Resolution.COMMIT else None
             if half is not None:
-                # While waiting, a deletion of the topic may end the transaction.
+                # A deletion of the topic may end the transaction during this wait.
                 await self._until_open(transaction.topic, until)
             self._writer.check_transactions()
             now = self.state.open.get(transaction)
@@ -201,8 +201,8 @@ class Transactions:
         return await self._broker.acknowledgements.wait(end, max(0.0, until - self._broker.clock()))
 
     async def _until_open(self, topic: str, until: float) -> None:
-        """Waits until no change of the topic is being written.  Before the caller awaits anything else, the topic then
-        either takes the copy or is deleted.
+        """Waits until no change of the topic is being written.  After the return, and until the caller awaits something
+        else, the topic either takes the copy or is deleted.
         """
         try:
             async with asyncio.timeout(max(0.0, until - self._broker.clock())):
@@ -240,8 +240,8 @@ class Transactions:
         return self._append_ops([prepared.queue_offset], Resolution.ROLLBACK)
 
     def _write_ops(self) -> None:
-        """Appends all op records that are missing.  Raises if the log refuses them, because without op records no
-        further transaction may end.
+        """Appends all op records that are missing.  Raises if the log refuses an op record, because no further
+        transaction may end without op records.
 
         The op records of commits come before those of rollbacks, because `find_copies` looks for copies only after the
         last op record.
@@ -392,8 +392,8 @@ class Transactions:
         """Appends half messages before `log_offset` again at the log's end, because the log files before this offset
         expire.
 
-        Does nothing until `find_copies` has found all commits, because it needs the original log offsets of half
-        messages.
+        Does nothing until `find_copies` has found all commits, because this search needs the original log offsets of
+        half messages.
         """
         if not self.ready.is_set():
             return

@@ -75,13 +75,13 @@ class Broker:
         self.now_ms = self.time.now_ms  # milliseconds since 1970 for store times and durations, which never decrease
         self.day_ms = self.time.day_ms  # the time of day in milliseconds, for delivery times that clients choose
         self.stopping = False
-        self.failure: str | None = None  # the error of a failed flush; after it nothing more is written
+        self.failure: str | None = None  # the error of a failed flush, after which nothing more is written
         self.config_changed: list[Callable[[BrokerConfig], None]] = []
         self.members_changed = Notice()  # notified of each answer of a name server or of another broker of this name
         # Notified when the broker must register again, with new facts, at its name servers.
         self.description_changed = Notice()
         # Each function is called with a group, a topic and the new offsets, before the table of committed offsets is
-        # reset.  Such a function returns True if it keeps an offset itself and has moved it.
+        # reset.  A function returns True if it keeps an offset itself and has moved this offset.
         self.offsets_reset: list[Callable[[str, str, Mapping[int, int]], bool]] = []
         # Each function is called with a deleted group before the group's offsets are deleted.
         self.group_dropped: list[Callable[[str], None]] = []
@@ -98,7 +98,7 @@ class Broker:
 
     @property
     def epoch(self) -> int:
-        """Returns the current epoch.  On a slave, this is the last epoch of the log that it copies."""
+        """Returns the current epoch.  On a slave, the current epoch is the last epoch of the log that it copies."""
         return self._epochs.epochs.last if self.is_slave else self.mastership.epoch
 
     @property
@@ -139,8 +139,8 @@ class Broker:
         return self.mastership.waits_for(self.store.end_offset, self.peers.slaves(), self.clock())
 
     def offsets_wait_for(self) -> str | None:
-        """Returns what this master still waits for before it takes commits of offsets.  After the first None the answer
-        is always None.
+        """Returns what this master still waits for before it takes commits of offsets.  Once this method has returned
+        None, it always returns None.
         """
         return self.mastership.offsets_wait_for(self.peers.slaves(), self.clock())
 
@@ -154,7 +154,7 @@ class Broker:
             )
 
     async def shared_changes(self, timeout_s: float) -> CommitStatus:
-        """Sends the commits of offsets that were just made to the slaves.  Returns which brokers have these commits
+        """Sends the commits of offsets that were just made to the slaves.  Returns which brokers have got the commits
         within `timeout_s`.
         """
         if self.is_slave:
@@ -179,9 +179,9 @@ class Broker:
 
     def _mark_change(self) -> bool:
         """Appends a record after an operator's change, so that the change survives a promotion.  Only a SYNC_MASTER
-        with several slaves needs this record.  Returns False if the append fails.
+        with several slaves appends such a record.  Returns False if the append fails.
 
-        Without force, only the slave with the longest log is promoted, but another slave may have acknowledged the
+        Without this record, the slave with the longest log could be promoted although only another slave has the
         change.  A slave gets the change before the record.  The slave with the longest log has the record, and
         therefore also the change.
         """
@@ -220,7 +220,7 @@ class Broker:
 
     @property
     def may_append(self) -> bool:
-        """Returns True if this master can append the broker's own records, which it may do even above the disk's
+        """Returns True if this master can append the broker's own records, which are allowed even above the disk's
         warning level.
         """
         try:
@@ -257,7 +257,8 @@ class Broker:
         """Appends checked records of one topic.  A master appends only through this method and `append_one`.
 
         Raises SystemBusy while a change of the topic is being written, because a record after the topic's deletion
-        would belong to the next topic of that name.  Callers that can wait call `topics.until_settled` first.
+        would belong to the next topic of that name.  Callers that can wait call `topics.until_settled` before the
+        append.
         """
         self._check_open(topic)
         appended = self.store.append(batch, topic, self.now_ms(), self.store_host)

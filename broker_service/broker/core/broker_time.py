@@ -16,7 +16,7 @@ BrokerTime has three times:
 | `expiry` | retention                                 | follows a step ahead a day after `day`, a step back at once |
 
 The time `now` is also never before the store time of the log's last record.  Another broker, or this broker before a
-restart, may have stored that record with a clock that was ahead.
+restart, may have stored the last record with a clock that was ahead.
 """
 
 import logging
@@ -81,8 +81,8 @@ class BrokerTime:
         """Returns the time that retention uses to compute the ages of messages.
 
         A time that is too early keeps messages longer than configured.  A time that is too late deletes messages too
-        soon.  In the first ten minutes after a start, NTP may not have set the wall clock yet.  During these minutes
-        the time is therefore at most a day after the newest message.
+        soon.  In the first ten minutes after a start, NTP may not have set the wall clock yet.  In these ten minutes
+        the returned time is at most a day after the newest message.
         """
         self._read()
         since = self._read_at - EXPIRY_BELIEVES_AFTER_MS

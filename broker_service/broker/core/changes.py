@@ -56,21 +56,23 @@ class MetadataChanges:
 
     @property
     def sequence(self) -> int:
-        """Returns the number of the message that has all changes until now.  That message may not be sent yet."""
+        """Returns the number of the message that has all changes until now.  The message with this number may not have
+        been sent yet.
+        """
         return self.sent + self._has_some()
 
     def publish(self) -> None:
         """Sends the collected changes now.
 
-        A topic's deletion must be sent at once.  If it were sent only after the topic was created again, slaves would
-        not notice the deletion, and would take the new topic for the old one.
+        A topic's deletion must be sent at once.  If a deletion were sent only after the topic was created again, slaves
+        would take the new topic for the old one.
         """
         if self._mastership.is_master and (change := self._take()) is not None:
             self._slaves.publish(change)
 
     def publish_topics(self) -> None:
-        """Sends the collected changes at once if they include a topic.  This must happen before a new topic's records
-        are sent, because a promoted slave must know the topic.
+        """Sends the collected changes at once if they include a topic.  Must be called before a new topic's records are
+        sent, because a promoted slave must know the topic.
         """
         if self._topics:
             self.publish()

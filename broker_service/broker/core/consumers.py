@@ -15,7 +15,7 @@ MAX_CLIENTS = 1_000  # limit for each group; further clients are not remembered,
 @dataclass(frozen=True, slots=True)
 class Seen:
     """When and how a client was last seen; `at_s` is in monotonic seconds.  `messages` is the number of messages by
-    which its last commit moved the offsets.
+    which the client's last commit moved the offsets.
     """
 
     client_id: str
@@ -51,7 +51,7 @@ class Consumers:
 
     def counts(self, now_s: float) -> dict[str, int]:
         """Returns how many clients of each group have popped lately.  Also forgets clients that were not seen for too
-        long, so it must be called periodically.
+        long, so the caller must call this method periodically.
         """
         kept = {
             group: {seen.client_id: seen for seen in clients.values() if seen.is_kept(now_s)}

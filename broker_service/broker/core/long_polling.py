@@ -24,8 +24,8 @@ class LongPolling:
     async def wait(self, ends: Mapping[Queue, int], timeout_s: float) -> bool:
         """Waits for a new message in any of these queues.  `ends` has, for each queue, the end that the caller knows.
 
-        Returns True if a queue may have grown beyond that end.  Returns False after the time-out, or when the broker
-        stops.
+        Returns True if a queue may have grown beyond its end in `ends`.  Returns False after the time-out, or when the
+        broker stops.
         """
         if self.closed or timeout_s <= 0:
             return False

@@ -12,12 +12,12 @@ records that the master has lost.  A master therefore waits for three things bef
 slave is configured, the master does not wait for an answer.
 
 2. If a live slave has more of the master's own last epoch than the master, the master waits until it has the missing
-records.  There is no time limit for this, because replication fetches these records from the slave (*refill*).
+records.  The wait for these records has no time limit, because replication fetches them from the slave (*refill*).
 
 3. The master waits for the answers of all other name servers and known slaves, until `slaveWaitTimeMs` after the first
-answer. These answers matter because a name server may have forgotten that this master was replaced, and each slave may
-have been promoted.  After an unclean stop the master waits, for the same time, until the slaves have connected, because
-they may have records that the master has lost.
+answer. The master needs these answers, because a name server may have forgotten that this master was replaced, and each
+slave may have been promoted.  After an unclean stop the master waits, for the same time, until the slaves have
+connected, because they may have records that the master has lost.
 
 A master becomes FENCED as soon as an answer names a newer epoch.  A fenced master takes no more writes.  A fenced
 broker can only be restarted as a slave of the new master.
@@ -73,8 +73,8 @@ class Mastership:
         self.fenced_by = ""
         self.candidate_epoch = 0  # the epoch with which this slave is being promoted
         self._clean_start = clean_start
-        # On a SYNC_MASTER, the slaves have all acknowledged records.  On an ASYNC_MASTER, slaves may lack some,
-        # so an ASYNC_MASTER waits for none.
+        # On a SYNC_MASTER, the slaves have all acknowledged records.  On an ASYNC_MASTER, slaves may lack acknowledged
+        # records, so an ASYNC_MASTER waits for no slave.
         self._awaited_slaves = max(1, slave_count) if role is BrokerRole.SYNC_MASTER else 0
         self._slave_wait_s = slave_wait_s
         self._heard_at = None if asks_others else now
@@ -150,8 +150,8 @@ class Mastership:
     def promoted(self, role: BrokerRole, epoch: int, known_slaves: Mapping[int, str], now: float) -> None:
         """Makes a slave a master that takes writes.  The caller has already written the role and the epoch to disk.
 
-        `known_slaves` has the slaves known now, because the former master may have sent more of them since the start.
-        A known slave may have commits of offsets that this broker lacks.
+        `known_slaves` has the slaves that are known now, because the former master may have announced some since the
+        start.  The known slaves may have commits of offsets that this broker lacks.
         """
         assert self.standing is Standing.SLAVE and role is not BrokerRole.SLAVE, (self.standing, role)
         self.role, self.epoch, self.standing = role, epoch, Standing.WRITABLE
@@ -170,7 +170,7 @@ class Mastership:
         explains the reasons.
 
         `slaves` has the log ends of the live slaves by broker id.  A slave in an older epoch may have a longer log than
-        this master.  The master does not wait for the records at the end of such a log: they were given up when this
+        this master.  The master does not wait for the surplus records of that slave, which were given up when this
         epoch began, and are cut from the slave's log.
         """
         if self._heard_at is None:
@@ -199,7 +199,7 @@ class Mastership:
 
         Slaves take commits while there is no master, and may also have commits that a power loss took from the master.
         The master waits up to `slaveWaitTimeMs` until the slaves have handed back their offsets, but not for a known
-        slave that does not answer.  After the first None the answer is always None.
+        slave that does not answer.  Once this method has returned None, it always returns None.
         """
         if self._answers_for_offsets:
             return None

@@ -4,10 +4,10 @@ raises.
 Subclasses keep topics, subscription groups, users and policies.  Fields of an entry that this version does not know are
 kept as they are.
 
-A change is first planned from the present table, then written, and only then made in memory.  Memory therefore never
-has anything that is not on disk.  A running broker makes its changes with `apply`, which writes them on a thread, one
-after the other.  The methods `put`, `delete` and `adopt` write on the calling thread.  These methods are for slaves and
-for the start of a broker.
+A change is first planned from the present table, then written, and only then made in memory.  The table in memory
+therefore never has a change that is not on disk.  A running broker makes its changes with `apply`, which writes them on
+a thread, one after the other.  The methods `put`, `delete` and `adopt` write on the calling thread.  Slaves and
+starting brokers use these three methods.
 """
 
 import asyncio
@@ -102,8 +102,8 @@ class Planned(Generic[Entry]):
 class ConfigTable(Generic[Entry]):
     """A table in one file.  A subclass sets the class of the entries, and the key of the table in the file.
 
-    A deletion writes two files, first that of the tombstones, and a crash may happen between the two writes.  For this
-    case, a new tombstone in the file also has the earlier tombstone that it `replaces`.  As long as the other file
+    A deletion writes two files, first that of the tombstones, and a crash may happen between the two writes.  A new
+    tombstone in the file therefore also contains the earlier tombstone that it `replaces`.  As long as the other file
     still has the entry, the earlier tombstone counts.
     """
 
@@ -119,9 +119,10 @@ class ConfigTable(Generic[Entry]):
         self._texts: dict[str, tuple[Entry, str]] = {}  # name -> entry, and its JSON text as last written
         self.entries: dict[str, Entry] = {}
         self.version = DataVersion()
-        # By name; a slave that was disconnected learns from them what was deleted.
+        # By name; from the tombstones, a slave that was disconnected learns what was deleted.
         self.tombstones: dict[str, Tombstone] = {}
-        self._conditional: set[str] = set()  # names whose tombstone on disk also has the earlier tombstone (`replaces`)
+        # Names of entries whose new tombstone on disk also contains the one that it `replaces`.
+        self._conditional: set[str] = set()
         # Each function is called with the name of an entry after the entry has changed.
         self.changed: list[Callable[[str], None]] = []
         self.changing: frozenset[str] = frozenset()  # names of entries whose change is being written
@@ -206,7 +207,7 @@ class ConfigTable(Generic[Entry]):
         return self._without({name: queue_offsets or {}}, now_ms)
 
     def delete_all(self, ends: Mapping[str, Mapping[int, int]], now_ms: int) -> None:
-        """Deletes several entries with one write.  `ends` has, by name of an entry, the ends of its queues."""
+        """Deletes several entries with one write.  `ends` has the ends of the queues, by name of an entry."""
         self._apply_now(self._without(ends, now_ms))
 
     def _without(self, ends: Mapping[str, Mapping[int, int]], now_ms: int) -> Planned[Entry] | None:
@@ -215,7 +216,7 @@ class ConfigTable(Generic[Entry]):
             return None
         buried = {}
         for name in sorted(gone):
-            # A queue that was not used since that deletion continues at the offset in the earlier tombstone.
+            # Queues that were not used since the earlier deletion continue at the offsets of the earlier tombstone.
             before = self.tombstones.get(name)
             buried[name] = Tombstone(now_ms, {**(before.queue_offsets if before else {}), **ends[name]})
         table = {name: entry for name, entry in self.entries.items() if name not in gone}
@@ -233,8 +234,9 @@ class ConfigTable(Generic[Entry]):
         names of the entries that have changed here.
 
         A name in both `entries` and `deleted` belongs to an entry that was deleted and created again.  The tombstone of
-        such an entry is kept, as on the master.  If the master's complete table lacks an entry of this table, the entry
-        is removed without a tombstone, because nobody has deleted it and the master may have lost its file.
+        an entry that was created again is kept, as on the master.  If the master's complete table lacks an entry of
+        this table, the entry is removed without a tombstone, because nobody has deleted it and the master may have lost
+        its file.
         """
         mastered = {entry.name: entry for entry in entries}
         buried = {

@@ -1,11 +1,12 @@
 """ConsumerOffsetTable: keeps the committed offset of each group in each queue.
 
 An entry is a pair (generation, offset).  Entries are compared as pairs, first by generation, and an entry can only
-rise.  By this rule alone, a master and its slaves merge their tables in both directions.  An offset goes back only if
-it gets a higher generation, which happens at a reset, at the deletion of a topic or group, and at a cut of the log.
+rise.  Because of this order, a master and its slaves can merge their tables in both directions.  An offset goes back
+only if it gets a higher generation, which happens at a reset, at the deletion of a topic or group, and at a cut of the
+log.
 
-The offsets are in RocketMQ's file `config/consumerOffset.json`.  The generations are in a file of this broker beside
-it, and commits since the last write of both files are in a journal.  For groups that pop, the broker itself tracks the
+The offsets are in RocketMQ's file `config/consumerOffset.json`.  The generations are in a file of RocketSim's own, and
+commits since the last write of both files are in a journal.  For groups that pop, the broker itself tracks the
 progress, which is not in these files.  The table shows the progress of such groups, and writes it to RocketMQ's file
 only at a clean stop, for a RocketMQ that opens the store.
 """
@@ -30,7 +31,7 @@ class History(Protocol):
     """The facts about the log's history on which the generations of offsets depend."""
 
     def end(self) -> LogPoint:
-        """Returns the end of the log.  A generation that is raised now gets this point as its origin."""
+        """Returns the end of the log.  A generation that is raised now gets the log's present end as its origin."""
 
     def has_passed(self, point: LogPoint) -> bool:
         """Returns True if this log contains the point, or once contained it."""
@@ -71,7 +72,7 @@ class ConsumerOffsetTable:
         # The other fields of RocketMQ's file, which are groupTopicMap and pullOffsetTable.
         self._other: dict[str, Any] = {}
         self._version = DataVersion()
-        self._logged: set[Place] = set()  # queues for which the log already reports a commit below the committed offset
+        self._logged: set[Place] = set()  # queues for which a commit below the committed offset was already reported
         self.unshared: set[Place] = set()  # queues with a commit here that the master may not have
         # Queues whose entry has a generation from records that the master does not have.
         self._foreign: set[Place] = set()
@@ -196,8 +197,8 @@ class ConsumerOffsetTable:
         self._set(group, topic, self._raised(group, topic, offsets))
 
     def make_room_for_reset(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
-        """Reserves space on the disk for a reset.  This must happen before the reset's records are appended, so that a
-        full disk refuses either both or neither.
+        """Reserves space on the disk for a reset.  Must be called before the reset's records are appended, so that a
+        full disk refuses both or neither.
         """
         if offsets:
             self._journal.make_room(group, topic, self._raised(group, topic, offsets))
@@ -232,8 +233,8 @@ class ConsumerOffsetTable:
 
         Returns a line of text for each offset that has moved.  On a slave the generation stays the same, because only a
         master may let an offset go back.  On a master (`new_generation`) the generation rises, even for entries whose
-        generation comes from records that this log does not have.  A promoted slave can have such an entry if it
-        received a reset but not the records before the reset.
+        generation comes from records that this log does not have.  Such entries exist if a slave was promoted after it
+        had received a reset, but not the records before the reset.
         """
         lines = []
         for (group, topic), queues in self._table.items():
@@ -264,7 +265,7 @@ class ConsumerOffsetTable:
         """Takes over entries of another broker where they are higher, and gives each of them a new generation.  Returns
         the entries with the new generations.
 
-        All of them are written as one line of the journal.  After a crash no entry may have the other broker's
+        The new entries are written as one line of the journal.  After a crash no entry may have the other broker's
         generation, because that broker still has a higher offset in it.
         """
         point = self._history.end()
@@ -321,7 +322,7 @@ class ConsumerOffsetTable:
 
     def compaction(self, now_ms: int) -> "Compaction | None":
         """Returns a `Compaction`, which writes both files on any thread.  Returns None if nothing has changed since the
-        last one.
+        last `Compaction`.
         """
         if self._journal.is_empty:
             return None
@@ -355,8 +356,8 @@ class ConsumerOffsetTable:
         """Writes, in RocketMQ's file, the offsets at which a RocketMQ would continue if it opened this store.  The
         caller must first call `close`.
 
-        The written offsets replace the committed ones in that file.  The committed offsets and their replacements are
-        first written to a file of this broker, so that at the next start no replacement counts as committed.
+        The written offsets replace the committed ones in RocketMQ's file.  The committed offsets and their replacements
+        are first written to a file of this broker, so that at the next start no replacement counts as committed.
         """
         if self._noted_file is None:
             return

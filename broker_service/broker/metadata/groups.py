@@ -108,7 +108,7 @@ class SubscriptionGroupTable(ConfigTable[SubscriptionGroup]):
         """Returns the group for a consumer of this group.
 
         If the group does not exist here, it is returned with default values, provided that `auto_create` allows this.
-        The default values are for slaves, which create no groups, and for brokers whose disk refuses the write.
+        The default values are needed on slaves, which create no groups, and on masters whose disk refuses the write.
         """
         check_group_name(name)
         group = self.entries.get(name)
@@ -123,7 +123,7 @@ class SubscriptionGroupTable(ConfigTable[SubscriptionGroup]):
         return group
 
     def update(self, group: SubscriptionGroup, now_ms: int) -> SubscriptionGroup:
-        """Plans the change with `updating` and makes it at once."""
+        """Plans a change with `updating`, and makes it on the calling thread."""
         self._apply_now(self.updating(group, now_ms))
         return group
 

@@ -97,7 +97,7 @@ class TopicTable(ConfigTable[TopicConfig]):
         return topic
 
     def auto_create(self, name: str, asked_queue_nums: int, default_queue_nums: int, now_ms: int) -> TopicConfig:
-        """Plans the change with `auto_creating` and makes it at once."""
+        """Plans a creation with `auto_creating`, and makes it on the calling thread."""
         self._apply_now(self.auto_creating(name, asked_queue_nums, default_queue_nums, now_ms))
         return self.entries[name]
 
@@ -115,8 +115,8 @@ class TopicTable(ConfigTable[TopicConfig]):
     async def make_of_one_queue(self, name: str, now_ms: int) -> None:
         """Creates a topic for the broker's own records unless it exists.
 
-        The caller awaits this method before an append, so that the disk does not block the event loop.  After the
-        return, the topic takes records until the caller awaits something else.
+        The caller awaits this method before an append, so that the disk does not block the event loop.  After this
+        method has returned, the topic takes records until the caller awaits something else.
         """
         topic = TopicConfig(name, read_queue_nums=1, write_queue_nums=1)
         await self.until_settled(name)
@@ -125,7 +125,7 @@ class TopicTable(ConfigTable[TopicConfig]):
             await self.until_settled(name)
 
     def update(self, topic: TopicConfig, now_ms: int) -> TopicConfig:
-        """Plans the change with `updating` and makes it at once."""
+        """Plans a change with `updating`, and makes it on the calling thread."""
         self._apply_now(self.updating(topic, now_ms))
         return topic
 
@@ -156,7 +156,7 @@ class TopicTable(ConfigTable[TopicConfig]):
         return self.putting(topic, now_ms)
 
     def remove(self, name: str, now_ms: int, queue_offsets: Mapping[int, int]) -> None:
-        """Plans the change with `removing` and makes it at once."""
+        """Plans a deletion with `removing`, and makes it on the calling thread."""
         self._apply_now(self.removing(name, now_ms, queue_offsets))
 
     def removing(self, name: str, now_ms: int, queue_offsets: Mapping[int, int]) -> Planned[TopicConfig]:

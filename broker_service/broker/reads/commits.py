@@ -72,8 +72,8 @@ class Commits:
     def commit(self, group: str, entries: Sequence[CommitEntry]) -> list[int]:
         """Commits either all entries or none.  Returns the offsets that are now committed, in the order of the entries.
 
-        A slave also takes commits, because the master may be gone (table D6 of docs/decision_tables.md).  The slave
-        hands such commits to the master later.
+        A slave also takes commits, because the master may be gone (table D6 of docs/decision_tables.md).  A slave hands
+        its commits to the master later.
         """
         self._broker.check_answers_for_offsets()
         self.group(group)
@@ -128,9 +128,9 @@ class Commits:
     def _start(self, topic: str, queue_id: int) -> int:
         """Returns the offset at which a new group starts in this queue (table D7 of docs/decision_tables.md).
 
-        If the queue has never had a message, a new group starts at its first offset.  If the queue still has its very
-        first message, and RocketMQ's 40 % rule says that it is in memory, the group also starts at its first offset.
-        In all other cases the result is NOT_FOUND.
+        If the queue has never had a message, a new group starts at the queue's first offset.  If the queue still has
+        its very first message, and this message is in memory by RocketMQ's 40 % rule, a new group also starts at the
+        queue's first offset.  In all other cases the result is NOT_FOUND.
         """
         store = self._broker.store
         first = store.queues.first_offset_ever(topic, queue_id)
@@ -159,7 +159,7 @@ class Commits:
 
     def _had_queue(self, group: str, entry: CommitEntry) -> bool:
         """Returns True if the topic has ever had this queue.  A group that has read a removed queue to its end must
-        still be able to commit this.
+        still be able to commit that end.
         """
         queue = entry.topic, entry.queue_id
         return self._broker.store.queues.end(*queue) > 0 or self._broker.offsets.get(group, *queue).offset >= 0

@@ -172,8 +172,8 @@ class PullPath:
         )
 
     def _truncated(self, pull: Pull, group: SubscriptionGroup) -> Pulled | None:
-        """If the consumer has read records of another master that this log lacks, returns the answer that tells it so;
-        otherwise None.
+        """If the consumer has read records that this log lacks, returns an answer with the offset from which it must
+        read again; otherwise None.
         """
         log_end = self._broker.end_of(pull.read_in)
         if log_end is None:
@@ -195,8 +195,8 @@ class PullPath:
     def _read_in(self, pull: Pull, next_offset: int, max_offset: int) -> LogEpoch:
         """Returns the epoch that the consumer must send with its next pull.
 
-        As long as the broker cannot say whether its log has what the consumer read in its own epoch, the result is the
-        consumer's epoch.
+        The result stays the consumer's own epoch while the broker cannot say whether its log has what the consumer read
+        in it.
         """
         here = self._broker.log_epoch
         if not pull.read_in.epoch or pull.read_in == here or self._has_all_before(pull):

@@ -35,7 +35,7 @@ class Range(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A part of a frame: `count` records of a frame, which all belong to the range with the number `range_index`."""
+    """A part of a frame: `count` records, which all belong to the range with the number `range_index`."""
 
     range_index: int
     count: int
@@ -131,7 +131,7 @@ class RangePath:
         entries: int,
     ) -> tuple[Frame, int, int]:
         """Returns the next frame, and the range and the offset at which the following frame begins."""
-        # These ends may change between two frames, because a slave may be promoted or its log may be cut.
+        # The ends of epochs may change between two frames, because a slave may be promoted or its log may be cut.
         ends = {epoch: end for epoch in epochs if (end := self._broker.end_of(epoch)) is not None}
         wanted = chain([ranges[index]._replace(from_offset=offset)], islice(ranges, index + 1, None))
         known = map(self._within, wanted, repeat(ends)) if ends else wanted
@@ -158,8 +158,8 @@ class RangePath:
         return Frame(found.records, found.sizes, segments, suggestion), index, offset
 
     def _within(self, wanted: Range, ends: Mapping[LogEpoch, int]) -> Range:
-        """Returns the part of a range that is left if this log lacks records which another master had when the range
-        was planned.
+        """Returns the part of a range that this log still has, because records that another master had when the range
+        was planned may be lost.
         """
         if wanted.read_in not in ends:
             return wanted
@@ -169,10 +169,10 @@ class RangePath:
     def _truncated(
         self, wanted: Range, ends: Mapping[LogEpoch, int], asked_from: int, segment: Segment
     ) -> Segment | None:
-        """If the rest of the range is lost, returns the segment that ends it after its last remaining record; otherwise
-        None.
+        """Returns the segment that ends a range early, because the records after it are lost; None if the range
+        continues.
 
-        If the range also has messages that were deleted by age, this is reported first.
+        If messages of the range were also deleted by age, this deletion is reported first.
         """
         end, at = self._within(wanted, ends).until_offset, max(asked_from, segment.next_offset)
         if at < end or end == wanted.until_offset or segment.status is GetMessageStatus.OFFSET_TOO_SMALL:

@@ -36,8 +36,8 @@ class QueueLookup:
         return [await cold_reads.read(self._broker.store, partial(self._bounds, topic, one, closed)) for one in wanted]
 
     async def wait_for_records(self, topic_name: str, ends: Mapping[int, int], hold_s: float) -> bool:
-        """Waits until one of the queues has a record beyond its end in `ends`.  Returns False if there is no such
-        record within `hold_s`.
+        """Waits until one of the queues has a record beyond its end in `ends`.  Returns False if no record comes within
+        `hold_s`.
         """
         topic = self._existing(topic_name)
         for queue_id in ends:

@@ -28,8 +28,8 @@ class ReadChecks:
         self.push = PushSubscriptions()
 
     async def make_group(self, name: str) -> None:
-        """Creates a group for its first consumer.  The caller must await this before the consumer's first call of
-        `group`.
+        """Creates a group for its first consumer.  The caller must await this method before the consumer's first call
+        of `group`.
         """
         self._check_broker()
         await self._commits.make_group(name)
@@ -62,8 +62,8 @@ class ReadChecks:
         return await self._selections.of(sub_expression, expression_type, sql_enabled=enabled)
 
     def check_pop(self, group: str, topic: str) -> None:
-        """Raises if the group already reads the topic with push consumers, so that it may not pop it.  In the opposite
-        case, if the group already pops the topic, its push consumers are refused.
+        """Raises if the group must not pop the topic, because it reads the topic with push consumers.  If the group has
+        popped the topic before, nothing is checked, because then its push consumers are the ones that are refused.
         """
         if (group, topic) not in self._broker.offsets.kept:
             self.push.check_pop(group, topic)

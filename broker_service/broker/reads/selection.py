@@ -34,8 +34,8 @@ _LEAST_COUNTED = 128  # evaluating fewer messages than this costs as much as eva
 class Selection:
     """Selects messages by `tags`, by `condition` (an expression of `sql_filter`), or all messages if both are None.
 
-    One scan may exclude `entries` messages, and may read `most_bytes` of records.  If a scan excludes fewer than
-    `least_counted` messages of a queue, they count as `least_counted`.
+    One scan may exclude `entries` messages, and may read `most_bytes` of records.  For each queue, a scan is charged
+    for at least `least_counted` excluded messages.
     """
 
     tags: frozenset[str] | None = None
@@ -47,7 +47,7 @@ class Selection:
     @staticmethod
     def evaluated_together(excluded: int) -> int:
         """Returns how many messages to evaluate in the next step.  The result grows with `excluded`, the number of
-        messages before it that did not match.
+        messages so far that did not match.
         """
         return min(max(_EVALUATED_FIRST, 3 * excluded), _EVALUATED_AT_MOST)
 
@@ -99,8 +99,8 @@ class Selections:
 def select(
     store: MessageStore, topic: str, queue_id: int, at: int, until: int, most: int, max_bytes: int, condition: Any
 ) -> Selected:
-    """Reads records of a queue in [at, until), at most `max_bytes` of them.  Returns those that match the condition, at
-    most `most`.
+    """Reads records of a queue in [at, until), at most `max_bytes` of them.  Returns at most `most` of the records that
+    match the condition.
     """
     from rocketsim_proto.records import columnar, sql_filter
 
@@ -155,7 +155,7 @@ def select_first(
 def selection_of(text: str) -> Selection | str:
     """Parses an SQL92 condition and returns its selection, or the reason why it is refused.
 
-    This must not run on the event loop, because the first call imports large modules, which takes a second.
+    This function must not run on the event loop, because its first call imports large modules, which takes a second.
     """
     import pyarrow as pa
     from rocketsim_proto.records import sql_filter

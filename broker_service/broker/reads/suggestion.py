@@ -74,8 +74,8 @@ class ReadPolicy:
         return self.group_when_slowly if from_slave else self.group_broker_id
 
     def answer(self, status: GetMessageStatus, requested_offset: int, *, from_slave: bool) -> tuple[PullCode, int]:
-        """Returns the response code and suggestWhichBrokerId of a pull, and so also applies the last row of table
-        D1.
+        """Returns the response code and suggestWhichBrokerId of a pull, by all rows of table D1 in
+        docs/decision_tables.md.
         """
         code = pull_code(status, requested_offset)
         if code is PullCode.PULL_OFFSET_MOVED and not self.corrects_offsets:
