@@ -1,7 +1,7 @@
 """RocketSim as a Spark data source: its name, and the classes that read and write.
 
-Spark imports this module whenever it looks for data sources.  To keep that import fast, the module imports only Spark's
-own interface at once, and everything else when it is used.
+Spark imports this module whenever it looks for data sources.  To make its own import fast, this module imports only
+Spark's interface at once, and everything else when it is used.
 """
 
 from collections.abc import Mapping
@@ -38,8 +38,8 @@ class RocketSimDataSource(DataSource):
             from rocketsim_source.views.columns import view_schema
 
             return view_schema(view_options(self._given()).view)
-        # Spark does not say here if the schema is for a stream or a batch.  Options that are wrong for only one of the
-        # two are refused later, by the reader.
+        # Spark does not say here if the schema is for a stream or a batch.  Options that are wrong only for a stream,
+        # or only for a batch, are refused later, by the reader.
         return source_schema(source_options(self._given(), streaming=True))
 
     def reader(self, schema: "StructType") -> "DataSourceReader":

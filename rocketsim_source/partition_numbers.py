@@ -46,8 +46,8 @@ def refuse_collisions(broker_names: Iterable[str]) -> None:
 def queues_with(number: int, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
     """Returns the queues that a partition number stands for.
 
-    A number below 65,536 is a queue id, and stands for the queue with that id at every broker.  A larger number stands
-    for one queue, or for none if that queue does not exist any more.
+    A number below 65,536 is a queue id, and stands for the queue with that id at every broker.  A number from 65,536 on
+    stands for one queue, or for none if that queue does not exist any more.
     """
     if number < QUEUES:
         return [queue for queue in queues if queue.queue_id == number]

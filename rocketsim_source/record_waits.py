@@ -32,8 +32,9 @@ class RecordWaits:
         self._threads: ThreadPoolExecutor | None = None
 
     def wait(self, ends: Mapping[MessageQueue, int], hold_s: float) -> bool:
-        """Returns True if a queue may have a record beyond its end.  Returns False after `hold_s` seconds without
-        such a record, and earlier if a broker cannot wait or does not answer."""
+        """Returns True if a queue may have a record beyond its end.  Returns False if no record came within `hold_s`
+        seconds, and earlier if a broker cannot wait or does not answer.
+        """
         places = {
             (topic, broker_name): {queue.queue_id: ends[queue] for queue in members}
             for topic, broker_name, members in by_broker(ends)

@@ -53,8 +53,8 @@ KAFKA: dict[str, DataType] = {
     "timestampType": IntegerType(),
     "headers": HEADERS,
 }
-# Columns that are null for some messages.  The schema declares all others NOT NULL, so that Spark generates no null
-# checks for them.  Null checks are a fifth of a row's cost in the JVM.
+# Columns that are null for some messages.  The schema declares all other columns NOT NULL, so that Spark generates no
+# null checks for them.  Null checks are a fifth of a row's cost in the JVM.
 NULLABLE = frozenset({"keys", "tags", "messageGroup", "key"})
 # Columns that also exist with a second type, which an option or `.schema()` selects.
 OTHER_FORMS: dict[str, tuple[DataType, ...]] = {

@@ -74,7 +74,7 @@ class SourceCluster(Protocol):
 
     def queues(self, topic: str, *, fresh: bool = False) -> list[MessageQueue] | None:
         """Returns the readable queues of the registered brokers, or None if no name server knows a readable queue of
-        the topic.  After None, the topic may still exist, at brokers that are not registered now.
+        the topic.  If the result is None, the topic may still exist at brokers that are not registered now.
         """
 
     def bounds(self, queues: Iterable[MessageQueue], read_in: ReadIn | None = None, group: str = "") -> QueueStates:
@@ -83,8 +83,9 @@ class SourceCluster(Protocol):
         """
 
     def wait_for_records(self, ends: Offsets, hold_s: float) -> bool:
-        """Waits until a queue may have a record beyond its end.  Returns False after `hold_s` seconds without such a
-        record, and earlier if a broker cannot wait."""
+        """Waits until a queue may have a record beyond its end.  Returns False if no record came within `hold_s`
+        seconds, and earlier if a broker cannot wait.
+        """
 
     def search(self, timestamps: Mapping[MessageQueue, int]) -> OffsetAnswers:
         """Returns for each queue the offset of the first record stored at or after the time in ms, or the queue's

@@ -1,4 +1,4 @@
-"""StreamQuery: one stream query in the driver's process.  It finds where the query starts and how far each batch goes,
+"""StreamQuery: the driver's part of one stream query, which finds where the query starts and how far each batch goes,
 commits offsets and reports progress.
 
 `stream_reader.py` is the interface for Spark, `planning` makes the decisions, and `commits` has the committing thread.
@@ -60,7 +60,7 @@ class StreamQuery:
         self._lag_clock = LagClock()
         self._transports = TransportsUsed()
         self._ends: Offsets = {}
-        self._idle_at: Offsets | None = None  # the offsets at which the last wait for records found none
+        self._idle_at: Offsets | None = None  # the offsets at which the last wait found no record
         self._plan_due = 0.0  # the time at which an idle query plans again
 
     # --- where to start -----------------------------------------------------------------------------------------------
@@ -158,8 +158,8 @@ class StreamQuery:
     def _knows_of_nothing_new(self, start: StreamOffset) -> bool:
         """Returns True if the last plan found no record beyond `start`, and no broker has reported a record since.
 
-        The query then only waits for records instead of planning.  It plans at least once a second, so that losses and
-        new queues are noticed.
+        As long as the result is True, the query only waits for records.  After a second the result is False, so that
+        the query plans again and notices losses and new queues.
         """
         return self._idle_at == start.offsets and time.monotonic() < self._plan_due
 
@@ -228,8 +228,8 @@ class StreamQuery:
     def _learn_ends(self, asked: Sequence[MessageQueue], states: QueueStates) -> None:
         """Looks up the ends of the queues for which the options name a timestamp.
 
-        The end of such a queue is known once the queue has a record after that time, and it does not change then.  If
-        no broker answers for a queue, the batch reads nothing of the queue.
+        A queue's end by timestamp is known once the queue has a record after that time, and does not change any more.
+        If no broker answers for a queue, the batch reads nothing of the queue.
         """
         wanted = wanted_ends(self.options, asked, strangers=False)
         open_ends = {
@@ -273,10 +273,11 @@ class StreamQuery:
         return min(until, found.min_offset if found else until)
 
     def _refuse_unknown_starts(self, queues: set[MessageQueue]) -> None:
-        """Raises an error if the first batch is run again, its starts are not known, and a queue has no answer.
+        """Raises an error if the first batch is run again, its starts are not known, and no broker answers for a queue.
 
-        The starts of the first batch are not in the checkpoint here, so the brokers are asked for them.  A queue for
-        which no broker answers must not count as a new queue, because the first batch reads nothing from new queues.
+        If the checkpoint does not have the starts of the first batch, the brokers are asked for the starts.  A queue
+        for which no broker answers must not count as a new queue, because the first batch reads nothing from new
+        queues.
         """
         states = self._watch.states(sorted(queues))
         for queue in sorted(queues):

@@ -17,7 +17,7 @@ _MAX_LENGTH_BYTES = 10
 
 
 class Received(NamedTuple, Generic[M]):
-    """A message, and the bytes of its field `records`.  These are a view of the bytes that gRPC received."""
+    """A message, and the bytes of its field `records` as a view of the bytes that gRPC received."""
 
     records: bytes | memoryview
     message: M  # the other fields
@@ -49,9 +49,10 @@ def head(number: int, length: int) -> bytes:
 
 
 def split(number: int, data: bytes | memoryview) -> tuple[memoryview, bytes | memoryview]:
-    """Splits a message into a view of its field `number`, and the other fields, if `join` could have made the message.
+    """Splits a message of the form that `join` makes into a view of its field `number`, and the other fields.
 
-    Returns an empty view and the whole message otherwise, and protobuf then finds the field as usual.
+    For a message of another form, returns an empty view and the whole message, and protobuf then finds the field as
+    usual.
     """
     view = memoryview(data)
     if data[:1] == bytes((number << 3 | _BYTES,)):

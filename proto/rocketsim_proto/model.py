@@ -1,4 +1,4 @@
-"""Types of values that calls between client and broker have.  This module imports no generated code."""
+"""Value types that clients and brokers use in their calls.  This module imports no generated code."""
 
 from enum import IntEnum
 from typing import NamedTuple

@@ -16,7 +16,7 @@ _CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE--
 # The kinds of keys that gRPC supports (RSA, P-256 and P-384), as their identifiers stand in a certificate.
 _KINDS = tuple(bytes.fromhex(oid) for oid in ("06092a864886f70d010101", "06082a8648ce3d030107", "06052b81040022"))
 # A certificate names the times at which its validity begins and ends, each with a year of two or four digits.  The
-# groups match the end.
+# groups of this pattern match the time at which the validity ends.
 _VALIDITY = re.compile(rb"\x30[\x1e-\x22](?:\x17\x0d\d{12}Z|\x18\x0f\d{14}Z)(?:\x17\x0d(\d{12})Z|\x18\x0f(\d{14})Z)")
 
 Stamps = tuple[tuple[int, int, int] | None, ...]  # time, inode and size of each file
@@ -66,8 +66,8 @@ class PemFiles:
         return tuple(_stamp(path) for path in (self.cert, self.key, self.ca))
 
     def read(self, *, server: bool) -> tuple[Stamps, Pem]:
-        """Reads the files, again if they change meanwhile, so that they fit together.  Raises PemError if a file cannot
-        be used.
+        """Reads the files, and reads them again if one has changed meanwhile, so that certificate and key fit together.
+        Raises PemError if a file cannot be used.
         """
         for _ in range(READS):
             stamps = self.stamps()

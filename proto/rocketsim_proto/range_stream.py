@@ -55,8 +55,8 @@ class Answer(NamedTuple):
 
 
 class Illegal(ValueError):
-    """Raised if the received head is not of this protocol, or announces too many bytes.  Nothing behind the head has
-    been read then.
+    """Raised if the received head is not of this protocol, or announces too many bytes.  When Illegal is raised,
+    nothing behind the head has been read.
     """
 
 

@@ -11,9 +11,9 @@ OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"  # records that say which transactions 
 DISCARDED_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"  # messages of transactions that were given up
 INTERNAL_PREFIX = "rmq_sys_"  # the prefix of topics in which a broker keeps its own state
 STATE_TOPIC = "rmq_sys_rocketsim_state"  # the state of consumption: pops, acknowledgements, deadlines
-CHANGES_TOPIC = "rmq_sys_rocketsim_changes"  # with several slaves, a record for each change of an operator
+CHANGES_TOPIC = "rmq_sys_rocketsim_changes"  # what operators have changed (if there are several slaves)
 TIMER_TOPIC = "rmq_sys_wheel_timer"  # messages with a delivery time wait here
-# Topics that a broker itself writes to.  Clients may read them but not write, change or delete them.
+# System topics, which a broker itself writes to.  Clients may read system topics but not write, change or delete them.
 SYSTEM_TOPICS = frozenset(
     {
         DEFAULT_TOPIC,
@@ -32,14 +32,14 @@ DLQ_PREFIX = "%DLQ%"  # the prefix of topics with a group's dead letters
 SYSTEM_PREFIXES = (INTERNAL_PREFIX, RETRY_PREFIX, DLQ_PREFIX)
 
 MESSAGE_TYPE = "message.type"  # the attribute of a topic that says which messages it accepts; NORMAL by default
-# The values of the attribute.  A topic of type MIXED accepts all messages.  RocketMQ also has LITE and PRIORITY, which
-# are not supported here.
+# The values of a topic's attribute `message.type`.  A topic of type MIXED accepts all messages.  RocketMQ also has LITE
+# and PRIORITY, which are not supported here.
 MESSAGE_TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED")
 
 
 class PropertyUse(Enum):
-    """Says who sets a property that has a meaning in RocketMQ.  A sender may not set such a property in the map of the
-    user's properties.
+    """Says who sets a property that has a meaning in RocketMQ.  Users cannot set these properties as properties of
+    their own.
     """
 
     ARGUMENT = auto()  # the sender sets it, from an argument or a column

@@ -93,7 +93,7 @@ class Committer:
         round.
 
         The interrupted thread does not continue, and may hold locks of the client that it will never release.  The
-        thread that watches the timeout must not wait for these locks.
+        thread that watches the timeout must not wait for the locks of the interrupted thread.
         """
         outcome: list[Exception | None] = []
 
@@ -187,9 +187,11 @@ class Committer:
             )
 
     def _attempt(self) -> Exception | None:
-        """Makes one attempt to commit, and returns its error, if any, so that the policy can decide what it means.
+        """Makes one attempt to commit, and returns its error, if any, so that the policy can decide what the error
+        means.
 
-        If the error were raised, it would end the thread, and with it all commits of this query, without a message.
+        If `_attempt` raised the error, the error would end the thread, and with it all commits of this query, without a
+        message.
         """
         try:
             return self._commit()

@@ -1,8 +1,8 @@
 """CommitLedger: decides which offsets to commit to the group, and when.  Pure: the clock is an argument.
 
 The Spark checkpoint says which records were processed, and the group's committed offsets only follow it.  Committed
-offsets let lag tools show the query, and a query with a new checkpoint can start from them.  A failed commit loses no
-records, so it is reported, and ends the query only if the options say so.
+offsets are for lag tools, and for the start of a query with a new checkpoint.  A failed commit loses no records, so it
+is reported, and ends the query only if the options say so.
 """
 
 from dataclasses import dataclass, field

@@ -43,8 +43,7 @@ class Option:
     name: str
     parse: Parse
     aliases: tuple[str, ...] = ()
-    # The only texts that are supported.  Others are refused as "not supported yet".  With None, all texts are
-    # supported.
+    # The supported texts, or None if all texts are supported.  Another text is refused as "not supported yet".
     only: tuple[str, ...] | None = None
     is_secret: bool = False  # no error and no repr shows the value
 

@@ -54,9 +54,9 @@ from rocketsim_source.options.positions import (
     timestamps,
 )
 
-# The group that pulls name if the query has no option group.  Nothing is committed for it.
+# The group that pulls name if the query has no option group.  Nothing is committed for this group.
 READER_GROUP = "rocketsim-spark-source"
-# Options that Spark itself adds to those of a table.
+# Options that Spark itself adds to the options of a table.
 FROM_SPARK = ("path", "paths", "serialization.format")
 
 
@@ -295,7 +295,7 @@ class SourceOptions:
 
     @property
     def broker_filters(self) -> bool:
-        """True if brokers filter the messages.  An offset that is missing from a broker's answer is then no lost
+        """True if brokers filter the messages.  If brokers filter, an offset that is missing from an answer is no lost
         record.
         """
         return self.expression.asked != ALL

@@ -4,7 +4,7 @@ of the records that were read.  Pure.
 
 An offset alone cannot show the difference, because the promoted slave's log soon grows past that offset again, with
 other records.  The checkpoint therefore keeps beside each offset the newest epoch at the time of reading.  The source
-asks the brokers at which offset that epoch ended, as Kafka's consumers do (KIP-320).
+asks the brokers at which offset the kept epoch ended, as Kafka's consumers do (KIP-320).
 """
 
 import re

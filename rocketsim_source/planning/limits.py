@@ -7,11 +7,11 @@ from rocketsim_client.model import MessageQueue
 
 
 def share(backlogs: Mapping[MessageQueue, int], limit: int, turn: int = 0) -> dict[MessageQueue, int]:
-    """Returns how many records of each queue a batch of at most `limit` records takes.  The numbers are proportional to
-    the backlogs, but at least one for each queue.
+    """Returns how many records of each queue a batch of at most `limit` records takes.  Each queue gets a share in
+    proportion to its backlog, but at least one record.
 
-    The sum is exactly min(limit, sum of the backlogs).  If there are more queues than `limit` allows records, `turn`,
-    which grows by one with each batch, decides which queues are served, so that no queue starves.
+    The shares add up to exactly min(limit, sum of the backlogs).  If there are more queues than `limit` allows records,
+    `turn`, which grows by one with each batch, decides which queues are served, so that no queue starves.
     """
     waiting = sorted(queue for queue, backlog in backlogs.items() if backlog > 0)
     if limit >= sum(backlogs[queue] for queue in waiting):

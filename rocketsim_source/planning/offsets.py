@@ -5,12 +5,13 @@
 
 Spark compares offsets as JSON text, so keys are always sorted and values are whole numbers.  `split` says how the batch
 that ends at this offset is cut into partitions.  A driver with other cores, options or code that runs the batch again
-cuts it in the same way.  Checkpoints of older versions have no `split`.
+then cuts the batch in the same way.  Checkpoints of older versions have no `split`.
 
-When Spark replays a query's first batch, it asks for the initial offset again.  If `latest` had moved until then, the
-replay would start later and lose the records in between without an error.  Therefore the end offset of the first batch
-also says where that batch starts (`start`).  While a query has nothing to read, its first batch is empty and only
-writes the start into the checkpoint.  The offset of an empty first batch is marked `"anchor":1`.
+When Spark replays a query's first batch, it asks for the initial offset again.  If `latest` has moved before the
+replay, the replay would start later and lose the records in between without an error.  To prevent this loss, the end
+offset of the first batch also says where that batch starts (`start`).  While a query has nothing to read, its first
+batch is empty and only writes the start into the checkpoint.  The offset of an empty first batch is marked
+`"anchor":1`.
 """
 
 from dataclasses import dataclass, field
@@ -88,7 +89,7 @@ def split_as_json(split: Parallelism) -> dict[str, int]:
 
 def split_from_json(written: Any) -> Parallelism:
     if not isinstance(written, dict) or not all(type(value) is int and value > 0 for value in written.values()):
-        raise OffsetError(f"{written!r} in the checkpoint is not how a batch is cut into partitions")
+        raise OffsetError(f"{written!r} in the checkpoint does not say how a batch is cut into partitions")
     rule = written.get("rule")
     if rule not in (RULE_WITHOUT_BYTES, RULE):
         raise OffsetError(
@@ -97,7 +98,7 @@ def split_from_json(written: Any) -> Parallelism:
         )
     needed = {"cores", "rule"} if rule == RULE_WITHOUT_BYTES else {"bytes", "cores", "rule"}
     if not needed <= set(written) <= needed | {"maxRecords", "minPartitions"}:
-        raise OffsetError(f"{written!r} in the checkpoint is not how a batch is cut into partitions")
+        raise OffsetError(f"{written!r} in the checkpoint does not say how a batch is cut into partitions")
     return Parallelism(
         written["cores"], written.get("minPartitions"), written.get("maxRecords"), written.get("bytes", 0)
     )

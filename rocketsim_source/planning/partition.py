@@ -1,4 +1,4 @@
-"""The work of one Spark task, in the form that is pickled for an executor.  The form has only numbers and text."""
+"""The work of one Spark task.  The work is pickled for an executor as numbers and text only."""
 
 import os
 from collections.abc import Sequence

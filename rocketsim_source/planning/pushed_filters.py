@@ -101,8 +101,8 @@ class PushedFilters:
         return _cut(kept, lambda _: self.offsets)
 
     def searches(self, ranges: Iterable[OffsetRange]) -> tuple[dict[MessageQueue, int], dict[MessageQueue, int]]:
-        """Returns the store time at which the reading of each queue begins, and the one at which it ends.  The caller
-        looks up the offsets at these times, and passes the offsets to `between`.
+        """Returns the store times at which the reading of each queue begins and ends.  The caller looks up the offsets
+        of these store times, and passes the offsets to `between`.
         """
         queues = [one.queue for one in ranges]
         low, high = self.store_times.low, self.store_times.high
@@ -118,10 +118,10 @@ class PushedFilters:
         return _cut(ranges, lambda queue: Interval(first.get(queue, 0), last.get(queue, MAX_LONG)))
 
     def expression(self, given: str) -> str:
-        """Returns the tag expression with which the brokers filter.  This is `given`, the expression of the options,
-        unless `given` selects everything and the query's filters name tags.
+        """Returns the tag expression with which the brokers filter.  The result is `given`, the expression of the
+        options, unless `given` selects everything and the query's filters name tags.
 
-        If a tag cannot be written in an expression, the brokers filter by `given`, too.
+        If a tag cannot be written in an expression, the result is `given`, too.
         """
         if self.tags is None or given.strip() not in ("", ALL):
             return given

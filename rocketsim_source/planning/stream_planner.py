@@ -26,7 +26,7 @@ def truncated(starts: Offsets, bounds: Mapping[MessageQueue, QueueBounds]) -> li
 def cut_off(start: StreamOffset, bounds: Mapping[MessageQueue, QueueBounds]) -> Offsets:
     """Returns for each affected queue the offset from which a promoted slave lacked records that were read before.
 
-    The end of the queue does not show this loss, because the queue may have grown past that offset again.
+    The end of a queue does not show that records were lost, because the queue may have grown past that offset again.
     """
     ends = {queue: bounds[queue].ends_in.get(epoch) for queue, epoch in start.read_in.items() if queue in bounds}
     return {queue: end for queue, end in ends.items() if end is not None and end < start.offsets[queue]}
@@ -82,14 +82,15 @@ class StreamPlanner:
 
         `added` has new queues with the offset at which they start.  The first batch that names a new queue reads
         nothing of it, so that the start of the queue is in the checkpoint before any record is read.  No batch goes
-        beyond `ends`.  `unlimited` (Trigger.Once) ignores all limits, and `bounded` (AvailableNow) ignores the minimum.
+        beyond `ends`.  `unlimited` (Trigger.Once) ignores all limits, and `bounded` (AvailableNow) ignores
+        minOffsetsPerTrigger.
         """
         starts, cuts = start.offsets, cut_off(start, states.bounds)
         at = self.after_losses(starts, states, cuts)
         backlogs: dict[MessageQueue, int] = {}
         for queue, found in states.bounds.items():
-            # A range cannot go back, so this batch ends at the offset where the loss begins, and the next batch
-            # continues from there.
+            # A queue with a cut continues at a lower offset, and a batch cannot go back.  This batch therefore reads
+            # nothing of the queue, and the next batch continues from the cut.
             if queue in at and queue not in cuts:
                 end = min(found.max_offset, ends.get(queue, found.max_offset))
                 if self.target is not None:

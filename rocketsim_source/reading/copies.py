@@ -51,7 +51,8 @@ class Copies:
 
     def is_missing_too(self, end: EarlyEnd) -> bool:
         """Returns True if the broker was asked for another copy of an unreadable record and has no copy, because the
-        broker deleted the record or has not received it yet.  In this case the next request goes to another broker.
+        broker deleted the record or has not received it yet.  After a result of True, the next request goes to another
+        broker.
         """
         queue = self._progress.ranges[end.index].queue
         if not self._brokers.was_asked_instead(queue, end.broker_id):

@@ -1,8 +1,8 @@
 """Handles a range that a broker has ended early, because the broker has no record at the next offset.  Finds out why
 the record is missing, and where the task continues.
 
-A slave that lacks a record may only be behind, which is no data loss.  The task asks the master in this case, and waits
-if the master does not answer.  Only the master's answer proves that records are lost.
+A slave that lacks a record may only be behind, which is no data loss.  If a slave lacks a record, the task asks the
+master, and waits if the master does not answer.  Only the master's answer proves that records are lost.
 """
 
 from rocketsim_client.model import MASTER_ID, GetMessageStatus

@@ -15,7 +15,7 @@ class Losses:
         self._policy = policy
 
     def allow(self, kind: str, queue: MessageQueue, what: str) -> None:
-        """Logs the loss if the options allow this kind of loss.  Raises DataLossError if they do not."""
+        """Logs the loss if the options allow this kind of loss, and raises DataLossError otherwise."""
         self._policy.allow(kind, queue, what)
         logger.warning("data loss allowed by the options: %s %s", queue, what)
 

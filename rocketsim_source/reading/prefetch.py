@@ -23,7 +23,7 @@ def prefetched(stream: Iterator[T], ahead: int, timeout_s: float) -> Iterator[It
 
     The thread receives up to `ahead` items before a slow caller (Spark) asks for them, and holds one more.  With
     `ahead` 0 the thread receives an item only when the caller asks for it.  The thread ends when the `with` block is
-    left.  If the broker sends nothing at that moment, the thread ends at the deadline of its call.
+    left, or, if the broker sends nothing, at the deadline of the call.
     """
     ready: queue.SimpleQueue[Any] = queue.SimpleQueue()
     wanted = threading.Semaphore(ahead + 1 if ahead else 0)

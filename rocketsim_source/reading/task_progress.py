@@ -37,8 +37,8 @@ class EarlyEnd:
 class CheckedFrame:
     """A frame whose counts, order and queues are right.
 
-    If its broker ended a range early, the ranges after it in the frame are not used, so that a repeated task returns
-    its rows in the same order.
+    If the broker ended a range early, later ranges of the frame are not used, so that a repeated task returns its rows
+    in the same order.
     """
 
     records: Records

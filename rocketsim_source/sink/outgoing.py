@@ -26,7 +26,7 @@ NOT_THE_SENDERS = binaries(sorted(name.encode() for name, use in PROPERTIES.item
 
 @dataclass(slots=True)
 class OutgoingRows:
-    """Rows for one topic.  If the rows name a queue id, all rows of an OutgoingRows name the same one."""
+    """Rows for one topic and, if the rows name queue ids, for one queue id."""
 
     topic: str
     queue_id: int | None
@@ -57,8 +57,9 @@ def outgoing(
 ) -> Iterator[OutgoingRows]:
     """Yields the batch's rows by topic and queue id.  Each part keeps the order of its rows.
 
-    Without `row_ids` the producer makes the message ids.  With `left_out`, invalid properties are left out, and counted
-    there by name.  Without `left_out`, invalid properties are kept, and the producer refuses their rows.
+    Without `row_ids` the producer makes the message ids.  With `left_out`, invalid properties are left out, and
+    `left_out` counts them by name.  Without `left_out`, invalid properties are kept, and the producer refuses their
+    rows.
     """
 
     bodies = batch.column(columns.body)
@@ -105,8 +106,9 @@ def first(rows: pa.BooleanArray) -> int:
 
 
 def as_queue_ids(batch: pa.RecordBatch, index: int) -> pa.Int32Array:
-    """Returns the queue id of each row.  Raises RowProblem for a number that is no queue id.  A later check finds
-    out if the topic has such a queue."""
+    """Returns the queue id of each row.  Raises RowProblem for a number that is not a queue id.  Whether the topic has
+    the queue is checked later.
+    """
     ids = batch.column(index)
     if ids.type == pa.int32():
         return ids
@@ -132,8 +134,8 @@ def with_keys_as_groups(keys: pa.Array, message_groups: pa.Array | None, queue_i
 
 
 def parts(values: pa.Array | None) -> Iterator[tuple[Any, pa.Array | None]]:
-    """Yields each distinct value with its rows, in the order of the values' first rows.  If all rows have the same
-    value, it is yielded with None instead of the rows.
+    """Yields each distinct value with its rows, in the order of the values' first rows.  If there is only one value,
+    yields it with None instead of the rows.
     """
     if values is None:
         yield None, None
@@ -170,8 +172,8 @@ def taken(whole: OutgoingRows, rows: pa.Array | None) -> OutgoingRows:
 def as_text(values: pa.Array, what: Callable[[int], tuple[int, str]]) -> pa.StringArray:
     """Returns bytes as text, because RocketMQ stores everything but bodies as UTF-8.
 
-    Raises RowProblem for bytes that are not UTF-8.  `what` maps the index of the bytes to their row and to the part of
-    the message that they are.
+    Raises RowProblem for bytes that are not UTF-8.  For this error, `what` returns the row of the element with an
+    index, and the part of the message that the element is.
     """
     if values.type == pa.string():
         return values
@@ -194,7 +196,7 @@ def as_text(values: pa.Array, what: Callable[[int], tuple[int, str]]) -> pa.Stri
 def user_properties(column: pa.Array, left_out: Counter[str] | None) -> pa.MapArray:
     """Returns the properties of a map column, or of Kafka's headers.  Properties that clients and brokers set by
     themselves are left out, so that rows which were read can be written again.  With `left_out`, properties that a
-    message cannot have are left out, too, and counted there.
+    message cannot have are left out, too, and `left_out` counts them by name.
     """
     names, values, places = entries(column)
     keep = ~mask(pc.is_in(binary_view(names), value_set=NOT_THE_SENDERS))

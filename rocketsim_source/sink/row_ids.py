@@ -1,15 +1,14 @@
 """Makes message ids for `sinkMode=idempotent`, where a row that is written again gets the same id.  Pure.
 
-    ColumnIds   The id is a hash of the columns that the user names.  It does not depend on the row's partition or
-                place.
-    PlaceIds    The id is made of the row's place: name of the write, query, batch, partition and row number.  The id
-                stays the same only if the batch is cut and ordered in the same way.  The sink cannot check this, so
-                the user has to ask for PlaceIds with a `sinkName`.
+    ColumnIds   The id is a hash of the columns that the user names, whatever the row's partition and place.
+    PlaceIds    The id is made of the row's place: name of the write, query, batch, partition and row number.  The place
+                stays the same only if the batch is cut and ordered in the same way.  The sink cannot check how batches
+                are cut, so the user has to ask for PlaceIds with a `sinkName`.
 
 ColumnIds and PlaceIds are 32 hex digits, like RocketMQ's ids.  The way to make ids is never changed, because a batch
-that is repeated after an upgrade has to get the same ids again.  A new way gets a new number (`idVersion`).  The
-default is 1, which means ColumnIds and PlaceIds, and stays 1.  Version 0 (`OldIds`) finishes batches that an older
-release began.
+that is repeated after an upgrade has to get the same ids again.  A new way to make ids gets a new number (`idVersion`).
+The default of `idVersion` stays 1, which means ColumnIds and PlaceIds.  Version 0 (`OldIds`) finishes batches that an
+older release began.
 """
 
 import decimal
@@ -23,8 +22,8 @@ from rocketsim_proto.records.slices import fixed_binary
 from rocketsim_proto.records.unique_ids import hex_strings
 
 NULL_SIZE = 0xFFFFFFFF
-# Keeps as many digits as Arrow's widest decimal has.  The default context rounds to 28 digits, and Spark's decimals
-# have 38.
+# This context keeps as many digits as Arrow's widest decimal has.  The default context rounds to 28 digits, and Spark's
+# decimals have 38.
 ALL_DIGITS = decimal.Context(prec=76)
 
 

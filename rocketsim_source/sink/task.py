@@ -127,7 +127,7 @@ class RowSender:
         except RowProblem as error:
             raise ValueError(f"{place(self._rows_before + error.row)}: {error.problem}") from None
         self._rows_before += batch.num_rows
-        # Each broker has its own limit of frames in flight.  The limit here only bounds the memory for waiting frames.
+        # Each broker has its own limit of frames in flight.  This loop only limits the memory for waiting frames.
         while len(self._waiting) > 4 * self._plan.options.max_inflight:
             self._settle()
 
@@ -165,7 +165,7 @@ class RowSender:
         """Waits for a frame's acknowledgement.
 
         Every frame is answered or fails within sendTimeoutMs after it was sent.  If no frame is answered or fails for
-        twice that time, something is stuck, and the task fails, because otherwise it would hang.
+        twice sendTimeoutMs, something is stuck, and the task fails, because otherwise it would hang.
         """
         stats = self._producer.stats
         while True:

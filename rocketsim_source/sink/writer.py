@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class SinkPlan:
-    """What a task needs for writing: Spark pickles the SinkPlan for the executors.
+    """All that a task needs for writing.  Spark pickles the SinkPlan for the executors.
 
     All tasks of a batch write, and their repetitions, have the same `job`.
     """

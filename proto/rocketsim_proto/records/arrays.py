@@ -14,7 +14,7 @@ import pyarrow as pa
 
 
 def numbers(values: npt.NDArray[np.number]) -> pa.Array:
-    """Makes an Arrow array.  It shares the memory of `values` if `values` is contiguous."""
+    """Makes an Arrow array, which shares the memory of `values` if `values` is contiguous."""
     values = np.ascontiguousarray(values)
     return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(values)])
 

@@ -171,7 +171,7 @@ class Records:
     def _places(self) -> tuple[Positions, Positions, Positions, Positions, Positions, Positions]:
         """Returns the (start, size) of body, topic and properties, after a check of magic numbers and all lengths.
 
-        A wrong length counts as 0 in the steps after its check, so that all records can be checked and the first bad
+        A length that is found wrong counts as 0 from then on, so that all records can be checked and the first bad
         record is named.
         """
         if "_found" in self.__dict__:
@@ -449,7 +449,7 @@ class Records:
         self, topics: Positions, keys_before: npt.NDArray[np.int32], tags_before: npt.NDArray[np.int32]
     ) -> tuple[npt.NDArray[np.int32], Positions] | None:
         """Returns the hashes of keys and tags, and the record of each hash.  The docstring of the compiled
-        `index_hashes` explains them.
+        `index_hashes` explains the hashes.
 
         Returns None without the compiled module, and if a key or tag is not ASCII.
         """
@@ -463,8 +463,8 @@ class Records:
     def stamp(
         self, queue_offsets: npt.ArrayLike, commit_log_offsets: npt.ArrayLike, store_timestamp: int, store_host: bytes
     ) -> None:
-        """Writes the broker's fields into the records in place, so `data` must be writable.  The fields are queue
-        offset, log offset, store timestamp and store host.
+        """Writes the broker's fields into the records in place, so `data` must be writable.  The broker's fields are
+        queue offset, log offset, store timestamp and store host.
         """
         for rows, heads in self._heads:
             room = heads.dtype["store_host"].itemsize

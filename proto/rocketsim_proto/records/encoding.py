@@ -50,8 +50,8 @@ def _crcs(bodies: Iterable[bytes | memoryview]) -> npt.NDArray[np.uint32]:
 
 
 def slice_crcs(data: Bytes, starts: Positions, sizes: Positions) -> npt.NDArray[np.uint32]:
-    """Computes the checksums of bodies that lie in a buffer.  The caller must have checked that they are inside the
-    buffer.
+    """Computes the checksums of bodies that lie in a buffer.  The caller must have checked that the bodies are inside
+    the buffer.
 
     Without the compiled module, a slice in Python costs about 150 ns, whatever its size.  Copying bodies (into an
     array, then into bytes objects) is cheaper for small bodies, and cheapest if all have the same size.

@@ -3,8 +3,8 @@ hash of keys.  Pure.
 
     h = c[0] * 31^(n-1) + ... + c[n-1] over UTF-16 units, modulo 2^32
 
-In ASCII text each byte is a UTF-16 unit.  Strings of one size form the rows of a table.  If a column of this table has
-the same character in all rows, it adds the same number to all hashes.  Most columns of a batch's message ids have the
+In ASCII text each byte is a UTF-16 unit.  Strings of one size form the rows of a table.  A column of this table that
+has the same character in all rows adds the same number to all hashes.  Most columns of a batch's message ids have the
 same character in all rows:
 
     key-00000001

@@ -1,9 +1,9 @@
 """Selects the code for record bytes: the compiled module `_kernels`, or Python code that does the same.  Pure.
 
 The compiled module is made when the package is installed, if there is a C compiler.  If the environment variable
-ROCKETSIM_KERNELS is `python`, the compiled module is never used.  If it is `compiled`, the import fails with
-ImportError if there is no compiled module.  Functions that can use compiled code look at `compiled` in each call, so
-that tests may replace it.
+ROCKETSIM_KERNELS is `python`, the compiled module is never used.  If ROCKETSIM_KERNELS is `compiled` and there is no
+compiled module, the import fails with ImportError.  Functions that can use compiled code look at `compiled` in each
+call, so that tests may replace it.
 """
 
 import os

@@ -39,7 +39,7 @@ def encode_property_columns(columns: Mapping[str, pa.Array], further: pa.Array |
         pieces += [text, _encode_maps(_one_array(further))]
         text = b""
     if not pieces:
-        raise ValueError("no property columns: their number of rows is unknown")
+        raise ValueError("there are no property columns, so the number of rows is not known")
     return joined([*pieces, text])
 
 

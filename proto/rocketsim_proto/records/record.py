@@ -102,8 +102,8 @@ class Record:
 
     @property
     def message_id(self) -> str:
-        """The property UNIQ_KEY, which the client makes and keeps across retries.  If a record has no UNIQ_KEY, its
-        offset message id.
+        """The property UNIQ_KEY, which the client makes and keeps across retries.  A record without UNIQ_KEY has its
+        offset message id instead.
         """
         return self.properties.get(PROPERTY_UNIQ_KEY) or offset_message_id(self.store_host, self.commit_log_offset)
 
@@ -116,8 +116,8 @@ def body_crc(body: bytes | bytearray | memoryview) -> int:
 def property_fault(name: str, value: str) -> str:
     """Returns why readers would not get this property as it was sent, or "" if they would.
 
-    No other code decides what a property can contain.  Code that accepts a message from a user refuses properties with
-    a fault.  Code that reads records is tolerant (`decode_properties`).
+    Only this function decides what a property can contain.  Code that accepts a message from a user refuses properties
+    with a fault.  Code that reads records is tolerant (`decode_properties`).
     """
     if not name:
         return "its name is empty"
@@ -325,7 +325,9 @@ def offset_message_id(store_host: bytes, commit_log_offset: int) -> str:
 
 
 def parse_offset_message_id(message_id: str) -> tuple[str, int, int]:
-    """Splits an offset message id into (address, port, commit_log_offset).  Raises ValueError for other text."""
+    """Splits an offset message id into (address, port, commit_log_offset).  Raises ValueError if the text has another
+    form.
+    """
     data = bytes.fromhex(message_id)
     if len(data) not in (16, 28):
         raise ValueError(f"{message_id!r} is not an offset message id: 32 or 56 hex digits")

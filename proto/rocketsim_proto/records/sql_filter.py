@@ -41,7 +41,7 @@ Truth = npt.NDArray[np.int8]  # one of the four results for each record
 
 
 class SqlFilterInvalid(ValueError):
-    """Raised if a text is not a valid SQL92 filter.  The message says where it is wrong, and why."""
+    """Raised if a text is not a valid SQL92 filter.  The message says where the filter is wrong, and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,7 +326,7 @@ def _operands(expression: Any) -> tuple[Expression, ...]:
 
 @lru_cache(maxsize=256)
 def parse(text: str) -> Expression:
-    """Parses a filter.  Raises SqlFilterInvalid if it is wrong.  Results are cached, because every request of a
+    """Parses a filter.  Raises SqlFilterInvalid if the filter is wrong.  Results are cached, because every request of a
     subscription has the same filter.
     """
     if len(text) > MOST_CHARACTERS:

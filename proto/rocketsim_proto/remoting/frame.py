@@ -203,12 +203,12 @@ def _fields(values: object) -> dict[str, str]:
     if values is None:
         return {}
     if not isinstance(values, dict):
-        raise FrameError("a header whose extFields are no texts")
+        raise FrameError("a header whose extFields are not texts")
     kinds = set(map(type, values.values()))
     if kinds <= {str}:  # the usual case
         return values
     if kinds & {dict, list}:
-        raise FrameError("a header whose extFields are no texts")
+        raise FrameError("a header whose extFields are not texts")
     return {name: text(value) for name, value in values.items() if value is not None}
 
 

@@ -22,12 +22,14 @@ class LooseJsonError(ValueError):
 
 
 class ObjectKey(tuple[tuple[str, Any], ...]):
-    """A key that is an object: the pairs of its names and values, sorted by name.  `dict(key)` makes a dict of them."""
+    """A key that is an object, as the pairs of its names and values, sorted by name.  `dict(key)` makes a dict of the
+    pairs.
+    """
 
 
 def loads(body: bytes | bytearray | memoryview | str) -> Any:
-    """Decodes a body.  Raises LooseJsonError if it cannot.  Strict JSON is decoded by the module `json`, which is
-    faster.
+    """Decodes a body.  Raises LooseJsonError if the body is neither JSON nor RocketMQ's variant of it.  Strict JSON is
+    decoded by the module `json`, which is faster.
     """
     try:
         source = body if isinstance(body, str) else bytes(body).decode()
