@@ -30,7 +30,7 @@ class Epoch:
     id: int = NO_ID
 
     def is_same_as(self, other: "Epoch") -> bool:
-        """Returns True if both are the same epoch of the same master; an entry without an id matches every id."""
+        """Returns True if `other` is the same epoch of the same master; an entry without an id matches every id."""
         same_id = self.id == other.id or NO_ID in (self.id, other.id)
         return self.epoch == other.epoch and self.start_offset == other.start_offset and same_id
 

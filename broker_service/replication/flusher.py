@@ -27,7 +27,7 @@ class Flushable(Protocol):
     def flush(self) -> int:
         """Syncs the log, on the flush thread; returns the offset up to which everything is on disk.
 
-        The flush thread calls this even if nothing was appended, since a store has other files to sync now and then.
+        The flush thread calls `flush` even if nothing was appended, since a store has other files to sync now and then.
         """
 
 

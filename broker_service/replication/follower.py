@@ -30,8 +30,8 @@ class Follower:
     """One replication stream, which must end after any exception; the log is consistent even then.
 
     `cuts.log_will_be_cut` is called before bytes are cut, because a start after a crash could not detect the cut.
-    `cuts.log_cut` is called as soon as bytes are removed, even if the rest of the cut or saving the epochs fails.
-    Otherwise `cuts.log_cut` would never be called, because the next handshake would find nothing to cut.
+    `cuts.log_cut` is called as soon as bytes are removed, even if the rest of the cut or saving the epochs fails,
+    because the next handshake would find nothing left to cut.
     """
 
     def __init__(

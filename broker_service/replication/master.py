@@ -78,7 +78,7 @@ class ReplicationMaster(ReplicationServicer):
             self.epochs.save(begun, begun_here=True, may_resume=True, promotion=promotion)
             self.acks.begin()
             self.streams.notify()
-            logger.info("epoch %d begins at %d", epoch, self.log.end_offset)
+            logger.info("epoch %d begins at log offset %d", epoch, self.log.end_offset)
             return epoch
 
     def take_back_epoch(self) -> None:

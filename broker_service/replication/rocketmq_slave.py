@@ -102,7 +102,7 @@ class RocketMQSlave(ReplicationSlave):
                 async with self._asking(address) as master:
                     metadata, bounds = await master.metadata()
             except (RocketMQLost, ProtocolViolation) as error:
-                if trouble != str(error):  # the log is still copied; the same reason is logged once
+                if trouble != str(error):  # the log is still copied, and a reason is logged only once
                     logger.warning("metadata of master %s: %s", address, error)
                 trouble = str(error)
             else:

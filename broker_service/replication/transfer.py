@@ -1,7 +1,7 @@
 """Transfer is the master's side of one slave's stream.
 
 A Transfer decides what to send next, and applies the slave's messages.  The class does no I/O except on the log, and
-knows no event loop; the time is an argument.  `master.py` calls it.
+knows no event loop, so `master.py` calls its methods and gives them the time.
 
     GREETING --handshake--> REFILL --the lost tail has arrived--> TRANSFER
             '--------------nothing was lost-----------------------^
@@ -49,7 +49,9 @@ class TransferSettings:
     gather_s: float = 0.010
     heartbeat_s: float = 5.0  # haSendHeartbeatInterval
     housekeeping_s: float = 20.0  # haHousekeepingInterval
-    metadata_changes: int = 64  # changes buffered for a slow slave; with more it gets one snapshot instead
+    metadata_changes: int = (
+        64  # changes buffered for a slow slave; for more changes, the slave gets one snapshot instead
+    )
 
 
 class Acks(Protocol):
@@ -170,7 +172,7 @@ class Transfer:
             self._join()
 
     def ack(self, ack: pb.Ack) -> None:
-        """Records an ack.  Raises StaleEpoch, AckRefused or ProtocolViolation for an ack that it does not record."""
+        """Records an ack.  Raises StaleEpoch, AckRefused or ProtocolViolation if the ack is refused."""
         if self.slave is None:
             raise ProtocolViolation(f"{self.name}: an ack before anything was sent")
         current = self._epochs.epochs.last

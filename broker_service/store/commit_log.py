@@ -152,8 +152,8 @@ class CommitLog:
     def write(self, slices: Iterable[tuple[int, Buffer]]) -> None:
         """Writes byte slices, each of which lies within one file.  `is_dirty` must be False.
 
-        An append writes behind the end of the log.  After this call, an append sets `end_offset`; if this call raises
-        OSError, an append calls `failed_until` with the end of the slices.
+        An append writes behind the end of the log.  If the write succeeds, an append must set `end_offset`.  If the
+        write raises OSError, an append must call `failed_until` with the end of the slices.
         """
         assert self._dirty is None, f"{self}: bytes of a failed write are still behind the end"
         for offset, data in slices:

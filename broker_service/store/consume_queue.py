@@ -419,7 +419,7 @@ class ConsumeQueue:
         self._files.remove_tree(self.directory)
 
     def _path(self, start: int) -> Path:
-        if start != self._path_start:  # Most calls ask for the same file, and a Path that is kept has cached its hash.
+        if start != self._path_start:  # The Path is kept with its cached hash, since most calls ask for the same file.
             self._path_start, self._last_path = start, self.directory / file_name(start)
         return self._last_path
 

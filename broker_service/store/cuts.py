@@ -99,8 +99,8 @@ class Cuts:
                 self._index.start_over(offset)
                 with Attempt() as beginning:
                     self._queues.begin_at(floors)
-                    # The floors are synced first, because the master does not send them again once this log begins at
-                    # the master's minimum.
+                    # The queues' first offsets are synced first, because the master does not send these offsets again
+                    # once this log begins at the master's minimum.
                     self._queues.take_unsynced(0, 0).sync()
                     self._log.begin_at(offset)
                     self._log.create_first()

@@ -129,7 +129,7 @@ def delivery_times(
 ) -> npt.NDArray[np.int64]:
     """Returns each record's store time plus the delay of its level.
 
-    A level above the last one counts as the last one.  A record without a level gets its value of `otherwise`.
+    A level above the last one counts as the last one.  A record without a level gets its time from `otherwise`.
     """
     delays = np.array([0, *delay_levels_ms], np.int64)
     due: npt.NDArray[np.int64] = stored_ms + delays[np.clip(levels, 0, len(delay_levels_ms))]

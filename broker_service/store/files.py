@@ -254,8 +254,8 @@ class Files:
     def read_synced(self, path: Path) -> bytes:
         """Syncs the file and its directory, then reads the file.
 
-        A killed process may have created, replaced or removed the file without a sync.  Without these syncs, a power
-        loss could undo what the caller has read and acted on.
+        A killed process may have created, replaced or removed the file without a sync.  Without the two syncs of this
+        method, a power loss could undo what the caller has read and acted on.
         """
         if self.exists(path.parent):
             self.sync_directory(path.parent)

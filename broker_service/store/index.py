@@ -140,8 +140,9 @@ class Index:
         return None if stored is None else set(stored["files"])
 
     def _resume(self) -> None:
-        """Sets `position` to the newest record that has entries.  Some entries of that newest record may still be
-        missing.
+        """Sets `position` to the newest record that has entries.
+
+        Some entries of the newest record can still be missing, and `_entries_done` counts those that are there.
         """
         self.position, self._entries_done = self._log.min_offset, 0
         files = [file for file in self._index_files if file.header.next_entry > 1]
@@ -302,7 +303,7 @@ class Index:
 
     @staticmethod
     def _cut_file(file: IndexFile, log_offset: int, last_timestamp: int) -> bool:
-        """Truncates the file.  Returns False if the disk refuses; all of the file is then rebuilt from the log."""
+        """Truncates the file.  Returns False if the disk refuses, so that all of the file must be rebuilt."""
         with Attempt() as cut:
             file.truncate(log_offset, last_timestamp)
         return cut.refused is None

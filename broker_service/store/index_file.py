@@ -121,7 +121,7 @@ class IndexFile:
     # --- writing --------------------------------------------------------------------------------------------------
 
     def put(self, hashes: Hashes, offsets: Offsets, timestamps: Offsets) -> None:
-        """Adds at most `room` entries in this order.  After an OSError the file counts the same entries as before."""
+        """Adds at most `room` entries in their order.  After an OSError the file counts the same entries as before."""
         head, count = self.header, len(hashes)
         slots = self._load_slots()
         previous, places, numbers = _chain(hashes, head.next_entry, slots)

@@ -12,7 +12,7 @@ from broker_service.store.index import Index
 from broker_service.store.index_file import CLOCK_MARGIN_MS, Search
 from broker_service.store.residency import Cold
 
-BUDGET = 2048  # steps in the index that one search may take; they take some milliseconds
+BUDGET = 2048  # steps in the index that one search may take, which last some milliseconds
 _RECORD_COST = 8  # reading a record takes as long as this number of steps
 
 

@@ -180,7 +180,7 @@ def _lost_sector(records: Records, row: int, shift: int) -> bool:
 class LogScan:
     """Reads the log in chunks, from the start of a record on, and yields its valid records.
 
-    After the scan, `end_offset` is where it ended, and `reason` is why.  The scan reads the files as they are and
+    After the scan, `end_offset` is where the scan ended, and `reason` is why.  The scan reads the files as they are and
     ignores the log's `end_offset`.  Checksums are verified from log offset `check_from` on.
     """
 

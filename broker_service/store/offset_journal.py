@@ -151,7 +151,7 @@ class OffsetJournal:
         try:
             self._clean()
         except OSError:
-            return  # The next append begins by removing what this one wrote.
+            return  # The next append begins by removing what the failed append wrote.
 
     def _clean(self) -> None:
         if self._dirty > self._end:

@@ -67,8 +67,8 @@ class QueueTable:
     def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """Returns the queue; None if it does not exist.
 
-        A queue of a deleted topic is empty and has no files until its next message, whose queue offset is the queue's
-        floor.
+        A queue of a deleted topic has no entries and no files.  Its next message gets the offset at which the queue
+        ended when the topic was deleted.
         """
         key = topic, queue_id
         queue = self._queues.get(key)
@@ -189,7 +189,7 @@ class QueueTable:
         ]
 
     def begin_at(self, floors: Iterable[tuple[str, int, int]]) -> None:
-        """Creates these queues without entries.  The floor in each item is the queue's next offset."""
+        """Creates queues without entries, which begin at the queue offsets in `floors`."""
         for topic, queue_id, queue_offset in floors:
             self.get_or_create(topic, queue_id).begin_at(queue_offset)
 
@@ -210,7 +210,7 @@ class QueueTable:
         kept = {key: floor for key, floor in self._floors.items() if not self._is_past(key, floor)}
         if len(kept) == len(self._floors):
             return
-        with Attempt():  # If the disk refuses the write, the floors stay, which does no harm.
+        with Attempt():  # If the disk refuses the write, unneeded floors stay, which does no harm.
             self._floors_file.save({"deletedTopics": _by_topic(kept)})
             self._floors = kept
 
@@ -230,9 +230,9 @@ class QueueTable:
     def forget_before(self, floors: Mapping[str, Mapping[int, int]]) -> list[QueueKey]:
         """Removes the entries of deleted topics, whose queues ended at `floors`.
 
-        If a topic was created again since its deletion, the entries from its floor on are kept.  The floors are saved,
-        so that a rebuild from the log does not bring the removed entries back.  Returns the queues that had entries to
-        remove.
+        If a topic was created again since its deletion, its new entries begin at `floors` and are kept.  The floors are
+        saved, so that a rebuild from the log does not bring the removed entries back.  Returns the queues that had
+        entries to remove.
         """
         by_key = {(topic, queue): floor for topic, queues in floors.items() for queue, floor in queues.items()}
         raised = {
@@ -242,7 +242,7 @@ class QueueTable:
         }
         if raised:
             # The floors are written before the queues are deleted, because a crash in between would otherwise bring the
-            # old records back.  If the disk is full, the next start finds the same offsets in the topic's tombstone.
+            # old records back.  If the disk is full, the next start finds the floors in the topic's tombstone.
             self._floors.update(raised)
             self._are_floors_saved = False
             self.save_floors()
@@ -257,7 +257,7 @@ class QueueTable:
             self.drop(key)
             if len(kept):
                 self.get_or_create(*key).put(floor, kept)
-        # A slave calls this with every change of metadata, so all queues are examined only if one was deleted.
+        # A slave calls this method with every change of metadata, so all queues are examined only after a deletion.
         for topic in {topic for topic, _ in old} - {topic for topic, _ in self._queues} if old else ():
             self._files.remove_tree(self.directory / topic)
         return old
@@ -270,7 +270,7 @@ class QueueTable:
     # --- loading --------------------------------------------------------------------------------------------------
 
     def load(self, log_min: int, log_end: int, summary: QueueSummary | None, *, clean: bool) -> dict[QueueKey, str]:
-        """Opens the queues on disk.  Deletes damaged queues, and returns what is wrong with each of these.
+        """Opens the queues on disk.  Deletes damaged queues, and returns what is wrong with each of them.
 
         A queue counts as damaged only if scanning the end of the log cannot complete it.  After an unclean stop,
         entries behind the summary are dropped, since a power loss may have restored entries that had been cut.  If the

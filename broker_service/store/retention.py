@@ -80,7 +80,7 @@ class Retention:
         log = self._log
         gone = None if masters_min_offset is None else bisect_right(log.starts[1:], masters_min_offset)
         count = expired_files(map(log.timestamp_at, log.starts[1:]), now_ms, used, self.config, gone)
-        # The file that becomes the first one must have flushed bytes, since its size is on disk only then.
+        # The file that becomes the first one must have flushed bytes, since only then its size is on disk.
         return min(log.starts[count], self._durability.flushed - 1) if count else log.min_offset
 
     def delete_expired(

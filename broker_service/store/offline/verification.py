@@ -1,7 +1,7 @@
 """`rocketsim store verify` reports what is wrong with a store directory, and where.
 
-The command checks the log first, and then the files that are derived from the log.  For the consume queues it replays
-the log and compares each entry with its record; the replay shares no code with the broker's writer.
+The command checks the log first, and then the files that are derived from the log.  To check the consume queues, the
+command replays the log and compares each entry with its record, without any code of the broker's writer.
 """
 
 from collections.abc import Iterator
