@@ -245,7 +245,7 @@ def sources(where: str) -> list[Path]:
 
 
 def imported_modules(path: Path) -> Iterator[str]:
-    """Every module a file imports, wherever in it; `from a import b` counts as a and a.b."""
+    """Returns every module that a file imports, anywhere in it; `from a import b` counts as a and a.b."""
     for node in ast.walk(ast.parse(path.read_text(), str(path))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -355,7 +355,7 @@ def test_nobody_imports_what_puts_the_parts_together_but_the_program():
 
 
 def test_one_file_of_the_client_decides_over_which_transport_servers_are_called():
-    """No other file above the transports knows gRPC, our own calls or RocketMQ's."""
+    """Only one file above the transports knows gRPC, our own calls or RocketMQ's."""
     below = {ROOT / "rocketsim_client/transport/own", ROOT / "rocketsim_client/transport/remoting"}
     others = [path for path in sources("rocketsim_client") if not below & set(path.parents)]
     protocols = {"grpc", OWN_CALLS, REMOTING_CALLS}
@@ -381,8 +381,8 @@ def test_one_folder_of_the_client_uses_asyncio():
     ],
 )
 def test_an_operators_command_takes_four_files(names, subject):
-    """A command is its message, and, in three files of its subject, its operation, its call and its words for the
-    command line.  No file lists all commands.
+    """An operator's command consists of its message and, in three files of its subject, its operation, its call and its
+    words for the command line.  No file lists all commands.
     """
     named = re.compile(rf"\b({names})(Request)?\b")
     packages = ("broker_service/admin", "broker_service/access", "rocketsim_client", "rocketsim_cli", "proto")
@@ -401,7 +401,7 @@ def test_files_are_mapped_in_one_place():
     assert mapping == {ROOT / "broker_service/store/files.py"}
 
 
-# Who may touch the file system, and what for.
+# The files that may touch the file system, and what for.
 OWN_FILES = {
     ROOT / "broker_service/store/files.py",  # the layer for the disk, through which a broker keeps everything
     ROOT / "broker_service/runtime/server.py",  # writes the address file, for the process that started the broker
@@ -457,7 +457,9 @@ def test_a_master_appends_through_one_function():
 
 
 def sleeps_in(path: Path) -> Iterator[int]:
-    """Lines that sleep for a constant time: `sleep(0)` only yields, and a computed time is a decision of the code."""
+    """Yields the lines that sleep for a constant time: `sleep(0)` only yields, and a computed time is a decision of the
+    code.
+    """
     for node in ast.walk(ast.parse(path.read_text(), str(path))):
         if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
             name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")

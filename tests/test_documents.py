@@ -13,7 +13,7 @@ SOURCES += [f"/{path.relative_to(ROOT)}" for folder in FOLDERS for path in folde
 
 
 def anchors(text: str) -> set[str]:
-    """The fragments of a document's headings, as GitHub makes them."""
+    """Returns the fragments of a document's headings, as GitHub makes them."""
     headings = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S), re.M)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
 

@@ -46,7 +46,7 @@ class Machine:
         path.chmod(path.stat().st_mode | stat.S_IXUSR)
 
     def has_apt_that_installs(self, package: str, name: str, script: str) -> None:
-        """An apt-get whose `install PACKAGE` makes a program appear."""
+        """Adds a fake apt-get, whose `install PACKAGE` makes a program appear."""
         shelf = self.bin.parent / f"shelf-{name}"
         shelf.write_text(script)
         shelf.chmod(0o755)

@@ -34,7 +34,7 @@ def build(source: Path, site: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The HTML of each page, by its file name."""
+    """Returns the HTML of each page, by its file name."""
     site = tmp_path_factory.mktemp("site")
     built = build(ROOT, site)
     assert built.returncode == 0, built.stderr
@@ -69,7 +69,7 @@ def test_the_reference_has_everything_that_the_code_has(pages: dict[str, str]) -
 
 
 def test_what_is_broken_fails_the_build_by_name(tmp_path: Path) -> None:
-    """One page with all mistakes, since every build takes seconds."""
+    """The test builds one page with all mistakes, because every build takes seconds."""
     mistakes = {
         "[a page](no-page.md)": "no-page.md",
         "[an anchor](deploy.md#no-heading)": "no-heading",
@@ -78,7 +78,7 @@ def test_what_is_broken_fails_the_build_by_name(tmp_path: Path) -> None:
     }
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "deploy.md").write_text("# A page\n\n" + "\n\n".join(mistakes) + "\n")
-    for path in ROOT.iterdir():  # links lead to files everywhere
+    for path in ROOT.iterdir():  # the documents link to files everywhere in the project
         if path.name not in ("docs", "site"):
             (tmp_path / path.name).symlink_to(path)
     built = build(tmp_path, tmp_path / "site")

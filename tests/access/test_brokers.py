@@ -77,7 +77,7 @@ def user(who: Credentials, **fields: str) -> metadata_pb2.User:
 
 
 def acl(who: Credentials, *policies: str) -> metadata_pb2.Acl:
-    """`Topic:x Pub,Sub` allows it."""
+    """Makes the policies of a user from texts like `Topic:x Pub,Sub`."""
     return metadata_pb2.Acl(
         subject=f"User:{who.access_key}",
         policies=[
@@ -278,7 +278,7 @@ async def test_a_change_is_on_the_slave_when_it_is_answered(tmp_path: Path, role
         assert slave.access.users.get("n") is None and not slave.access.acls.policies_of("n")
         secrets = (tmp_path / "s" / "rocketsim" / "users.json").stat()
         assert stat.S_IMODE(secrets.st_mode) == 0o600
-        # A master without access control says nothing of users, and they stay.
+        # A master without access control says nothing of users, and the slave keeps its own.
         slave_link(slave).apply_metadata(Metadata(complete=True))
         assert slave.access.users.existing("admin")
 

@@ -45,10 +45,10 @@ def policy(resource: str, actions: str, decision: Decision = ALLOW, *source_ips:
         # The longest prefix goes first.
         ([policy("Topic:o*", "Pub", DENY), policy("Topic:ord*", "Pub")], ALLOW),
         ([policy("Topic:ord*", "Pub", DENY), policy("Topic:o*", "Pub")], DENY),
-        # Among equals Deny goes first.
+        # Of two equal policies, Deny goes first.
         ([policy("Topic:orders", "Pub"), policy("Topic:orders", "All", DENY)], DENY),
         ([policy("Topic:*", "Pub", DENY), policy("Topic:*", "Pub")], DENY),
-        # A policy that is for other actions or addresses has no say.
+        # A policy for other actions or addresses does not count.
         ([policy("Topic:orders", "Sub", DENY), policy("Topic:*", "Pub")], ALLOW),
         ([policy("Topic:orders", "Pub", DENY, "10.9.0.0/16"), policy("Topic:*", "Pub")], ALLOW),
         ([policy("Topic:orders", "Pub", DENY, "10.1.0.0/16"), policy("Topic:*", "Pub")], DENY),

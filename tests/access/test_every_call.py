@@ -39,7 +39,8 @@ FORGED = {
 
 
 async def outcome(channel: grpc.aio.Channel, method: str, headers: Headers) -> tuple[grpc.StatusCode, list[bytes]]:
-    """The status of a call with one empty message, and its answers; on the wire a unary call is a stream of one.
+    """Returns the status of a call with one empty message, and its answers; on the wire a unary call is a stream of
+    one.
 
     The message is sent together with the headers.  A separate write would fail if the server has refused the call by
     then, and gRPC for Python would report INTERNAL instead of the server's status.

@@ -40,7 +40,7 @@ BROKER, ADMIN = "/rocketsim.Broker/", "/rocketsim.Admin/"
 
 
 def gate(*policies: str, rights: Any = None, authorizes: bool = True) -> Gate:
-    """`Topic:x Pub,Sub` allows it."""
+    """Makes a gate for user n, whose policies are given like `Topic:x Pub,Sub`."""
     parsed = [Policy.parse(resource, actions.split(",")) for resource, actions in map(str.split, policies)]
     return Gate(
         {**BROKER_RIGHTS, **V2_RIGHTS} if rights is None else rights,

@@ -135,7 +135,8 @@ async def test_a_long_poll_at_a_slave_ends_when_it_hears_that_its_user_is_delete
             with pytest.raises(grpc.aio.AioRpcError) as ended:
                 await poll
             assert ended.value.code() is grpc.StatusCode.UNAUTHENTICATED
-            assert "User:m" in str(ended.value.details())  # its policies go first, and the user then
+            # the broker deletes the user's policies first, and then the user
+            assert "User:m" in str(ended.value.details())
 
 
 async def test_a_slave_with_other_credentials_gets_nothing_and_says_why(

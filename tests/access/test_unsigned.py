@@ -33,7 +33,9 @@ ROUTE, LIST = "/rocketsim.NameServer/TopicRoute", "/rocketsim.NameServer/TopicLi
 
 @asynccontextmanager
 async def servers(tmp_path: Path, **keys: Any) -> AsyncIterator[dict[str, str]]:
-    """The addresses of a name server, of a broker, and of its port for RocketMQ 5's clients."""
+    """Starts a name server and a broker; yields their addresses, and that of the broker's port for RocketMQ 5's
+    clients.
+    """
     async with AsyncExitStack() as stack:
         names = await stack.enter_async_context(guarded_name_server() if keys else name_server())
         node = await stack.enter_async_context(running(tmp_path, grpc_server_port=0, **keys))
@@ -103,7 +105,7 @@ async def test_half_sent_requests_of_anybody_hold_up_no_whole_ones(monkeypatch: 
             try:
                 await stub.TopicList(namesrv_pb2.TopicListRequest(), timeout=60)
                 answered += 1
-            except grpc.aio.AioRpcError as error:  # this machine was too busy to receive it within 0.1 s
+            except grpc.aio.AioRpcError as error:  # this machine was too busy to receive the request within 0.1 s
                 assert "did not arrive completely in time" in (error.details() or "")
         for one, stream in streams:
             assert b"did not arrive completely in time" in await asyncio.wait_for(one.end_of(stream), 60)

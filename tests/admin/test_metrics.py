@@ -40,7 +40,7 @@ async def page(node: BrokerNode) -> str:
 
 
 async def shown(node: BrokerNode, name: str) -> list[tuple[Labels, float]]:
-    """The samples of a metric, without the labels that name the broker and without is_system."""
+    """Returns the samples of a metric, without is_system and the labels that name the broker."""
     found = [
         (sample.labels, sample.value)
         for family in text_string_to_metric_families(await page(node))

@@ -123,7 +123,7 @@ async def test_a_deleted_topic_that_is_made_again_goes_on_with_its_offsets_and_w
 
 
 async def answers_of_an_empty_queue(node: BrokerNode) -> dict[str, Any]:
-    """What each call says of queue 0 of topic t, which has no message."""
+    """Returns what each call says of queue 0 of topic t, which has no message."""
     async with stub_of(node) as stub, stub_of(node, AdminStub) as admin:
         group = SubscriptionGroupConfig(group_name="g")
         if not node.broker.is_slave:

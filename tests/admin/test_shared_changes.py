@@ -1,5 +1,5 @@
 """Every change by an operator is answered when slaves have it, or the answer says that they lack it.  The answer
-follows the same rule as that to commits of offsets, in every mode.
+follows the rule for commits of offsets, in every mode.
 """
 
 import asyncio
@@ -194,7 +194,7 @@ SYNC_FLUSH = {"flush_disk_type": FlushDiskType.SYNC_FLUSH, "flush_interval_commi
 
 
 async def popped(node: BrokerNode) -> None:
-    """A group has a message under way, so that a reset is a record of the log, too."""
+    """Lets a group have a message under way, so that a reset also writes a record to the log."""
     await put(node, "t", b"x")
     found = await node.consumption.pop(Pop(group=GONE, topic="t", invisible_ms=60_000))
     assert found.deliveries

@@ -31,7 +31,7 @@ with socket.create_server(("127.0.0.1", int(os.environ["FAKE_JAVA_PORT"]))):
 
 @pytest.fixture
 def java(tmp_path, monkeypatch):
-    """A `java` that accepts connections on that port, whatever its arguments are."""
+    """Installs a `java` that accepts connections on a free port, whatever its arguments are."""
     path = tmp_path / "bin" / "java"
     path.parent.mkdir()
     path.write_text(JAVA)

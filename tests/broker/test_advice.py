@@ -197,7 +197,7 @@ def one_record_differs(master: Path, slave: Path) -> None:
 
 
 def histories_differ(master: Path, slave: Path) -> None:
-    """Two epochs of one number, of brokers that gave them no id."""
+    """Gives both logs an epoch of the same number but another start, from brokers that knew no epoch ids."""
     for store, start in ((slave, 1), (master, 2)):
         content = {"epochs": [{"epoch": 1, "startOffset": 0}, {"epoch": 2, "startOffset": start}]}
         (store / "rocketsim" / "epochs.json").write_text(json.dumps(content | {"goesOn": store is master}))

@@ -199,7 +199,7 @@ async def grpc_peer(
     behaves: Stream, *answers: Any, others: Mapping[str, Stream] | None = None
 ) -> AsyncIterator[tuple[str, Calls]]:
     """Serves every method of every service with the handler `behaves`, except those named in `others`.  Bytes are sent
-    as they are.
+    unchanged.
     """
     calls = Calls()
 
@@ -226,7 +226,7 @@ async def grpc_peer(
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The broker's time-outs and pauses are short."""
+    """Makes the broker's time-outs and pauses short."""
     monkeypatch.setattr("broker_service.leadership.registration.ANSWER_WITHIN_S", 0.1)
     monkeypatch.setattr("broker_service.leadership.registration.RETRY_S", (0.01,))
     monkeypatch.setattr("broker_service.leadership.roll_call.ANSWER_WITHIN_S", 0.1)
@@ -241,10 +241,10 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def lives(node: BrokerNode) -> None:
-    """None of the broker's tasks has ended."""
+    """Checks that none of the broker's tasks has failed."""
     ended = asyncio.Event()
     ended.set()
-    await node.tasks.run_until(ended)  # raises what a task failed with
+    await node.tasks.run_until(ended)  # raises the error of a task that failed
 
 
 async def met(calls: Calls, node: BrokerNode, times: int = 3) -> None:
@@ -258,7 +258,7 @@ async def met(calls: Calls, node: BrokerNode, times: int = 3) -> None:
 
     meeting = asyncio.ensure_future(enough())
     try:
-        await node.tasks.run_until(is_over)  # raises what a task failed with
+        await node.tasks.run_until(is_over)  # raises the error of a task that failed
     except BaseException:
         meeting.cancel()
         raise

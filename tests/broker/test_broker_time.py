@@ -19,7 +19,9 @@ DAY = 24 * HOUR
 
 
 class Machine:
-    """`off_ms`: how far its wall clock is off.  Time passes as it does for a broker, which looks ten times a second."""
+    """`off_ms`: how far its wall clock is off.  Time passes as it does for a broker, which reads its clocks ten times a
+    second.
+    """
 
     def __init__(self, off_ms: int = 0, newest_stored_ms: int = NOON) -> None:
         self.passed_ms = 0
@@ -49,7 +51,7 @@ class Machine:
             self.time.now_ms()
 
     def errors(self) -> tuple[int, int]:
-        """How far the time of day and store times are ahead of the real time."""
+        """Returns how far the time of day and store times are ahead of the real time."""
         return self.time.day_ms() - self.real_ms, self.time.now_ms() - self.real_ms
 
 
@@ -154,7 +156,7 @@ def test_a_start_with_a_clock_behind_the_log_goes_on_behind_the_log(off_ms, capl
 
 
 def test_after_a_start_retention_waits_for_the_clock_to_be_set():
-    """A clock that is ahead at a start cannot be told from a broker that was down."""
+    """At a start, a clock that is ahead looks the same as a long time in which the broker was down."""
     machine = Machine(off_ms=100 * DAY, newest_stored_ms=NOON)
     assert machine.time.expiry_ms() == NOON + DAY
     machine.off_ms = 0

@@ -268,7 +268,7 @@ def offset_files(store: Path) -> list[Path]:
 
 
 async def first_answer(node: BrokerNode) -> int:
-    """The offset of the first query that is not refused."""
+    """Returns the offset that the first query gets after the broker takes queries."""
     await until(lambda: node.broker.offsets_wait_for() is None, "it answers")
     return await committed(node)
 
@@ -297,7 +297,7 @@ async def test_what_a_master_lost_of_what_it_had_acknowledged_comes_back_from_it
             assert await commit(master, 80) == "COMMIT_OK"
             await until(lambda: not slave.offsets.unshared, "the slave has nothing of its own")
         for path in offset_files(tmp_path / "m"):
-            path.unlink()  # as a power loss may leave it
+            path.unlink()  # a power loss can take this file
         async with running(tmp_path / "m", **keys) as master:
             assert await first_answer(master) == 80
 

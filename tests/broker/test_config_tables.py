@@ -275,7 +275,8 @@ def test_a_snapshot_tells_that_a_topic_was_deleted_and_made_again(tmp_path: Path
     topics.adopt(DataVersion(2, 2), [TopicConfig("t")], {"t": {0: 3}}, complete=True)
     again = topics_in(tmp_path)
     assert set(again.entries) == {"t"}
-    assert again.tombstones["t"].queue_offsets == {0: 3}  # once promoted, it sends these offsets to its own slaves
+    # once promoted, this broker sends these offsets to its own slaves
+    assert again.tombstones["t"].queue_offsets == {0: 3}
 
 
 def test_a_second_deletion_forgets_no_queue_of_the_first(tmp_path: Path) -> None:

@@ -129,7 +129,7 @@ def test_commits_go_on_in_the_reserve_of_a_full_disk_and_are_refused_behind_it(t
             with pytest.raises(OSError, match="no room"):
                 offsets.compaction(now_ms=1)
     assert number > 100 and offsets.get("g", "t", 0) == (0, number - 1)
-    offsets = offsets_in(tmp_path, disk := disk.kill(), reserve=4096)  # there is no room at the start either
+    offsets = offsets_in(tmp_path, disk := disk.kill(), reserve=4096)  # the disk has no room at the next start either
     assert offsets.get("g", "t", 0) == (0, number - 1)
     disk.make_room()
     offsets.commit("g", "t", {0: number})
@@ -211,7 +211,7 @@ def test_a_crash_anywhere_in_a_compaction_loses_nothing(tmp_path: Path) -> None:
         pass
 
     class Crashing:
-        """A file that fails after so many writes."""
+        """A file that fails after a given number of writes."""
 
         def __init__(self, file: JsonFile, writes: int) -> None:
             self.file, self.writes = file, writes
@@ -236,7 +236,7 @@ def test_a_crash_anywhere_in_a_compaction_loses_nothing(tmp_path: Path) -> None:
         expected = everything(offsets)
         compaction = offsets.compaction(now_ms=1)
         assert compaction is not None
-        offsets.commit("g", "t", {2: 5})  # while the files are being written
+        offsets.commit("g", "t", {2: 5})  # this commit comes while the files are being written
         expected["g", "t"][2] = OffsetEntry(0, 5)
         object.__setattr__(compaction, "file", Crashing(compaction.file, int(point > 0)))
         object.__setattr__(compaction, "generations_file", Crashing(compaction.generations_file, int(point > 1)))
@@ -433,7 +433,7 @@ def test_what_rocketmq_has_committed_since_counts(tmp_path: Path) -> None:
 
 
 def test_a_stop_may_die_before_it_has_noted_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stop can die between its two files, also right after another stop that died so."""
+    """A stop can die after it has written the first of its two files, and so can the next stop."""
     for offset in (3, 4, 5):
         offsets = noting_in(tmp_path)
         assert everything(offsets).get(("g", "t"), {}) == {}

@@ -39,7 +39,7 @@ LEVEL_1 = "SCHEDULE_TOPIC_XXXX"
 
 
 class Log:
-    """Whole files of records, as `read_log` gives them."""
+    """A log of these whole files."""
 
     def __init__(self, *files: bytes) -> None:
         self.files = files
@@ -370,7 +370,8 @@ async def test_nothing_is_delivered_before_the_log_can_be_read_that_tells_what_w
 @pytest.mark.parametrize("end", ["fenced", "stopping"])
 async def test_a_broker_that_takes_no_more_writes_delivers_no_more_of_what_is_due(tmp_path: Path, end: str) -> None:
     async with running(tmp_path, **SOON) as node:
-        await send_delayed(node, *(b"%d" % number for number in range(100)))  # more than are delivered in one step
+        # more messages than are delivered in one step
+        await send_delayed(node, *(b"%d" % number for number in range(100)))
         seen: list[int] = []
 
         def then_the_end_comes(queues: Iterable[Queue]) -> None:

@@ -69,7 +69,7 @@ async def test_broker_ip1(tmp_path: Path) -> None:
 
 
 async def test_register_name_server_period(tmp_path: Path) -> None:
-    """More answers than the default of 30 seconds would give within `until`'s time."""
+    """Within `until`'s time, the default of 30 seconds would give fewer answers."""
     async with (
         name_server() as names,
         running(tmp_path, namesrv_addr=names.address, register_name_server_period=100) as node,
@@ -206,7 +206,7 @@ async def test_ha_transfer_batch_size(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 async def test_sync_metadata_interval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """More snapshots than the default of ten seconds would give within `until`'s time."""
+    """Within `until`'s time, the default of ten seconds would give fewer snapshots."""
     snapshots: list[MetadataExchange] = []
     snapshot = MetadataExchange.snapshot
 
@@ -222,7 +222,7 @@ async def test_sync_metadata_interval(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 async def test_ha_send_heartbeat_interval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """More messages on an idle stream than the default of five seconds would give within `until`'s time."""
+    """Within `until`'s time, the default of five seconds would give fewer messages on an idle stream."""
     heartbeats: list[float] = []
     next_message = Transfer.next_message
 
@@ -309,7 +309,7 @@ async def test_flush_consumer_offset_interval(tmp_path: Path, interval: int) -> 
 
 
 async def test_flush_delay_offset_interval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """More writes than the default of ten seconds would give within `until`'s time."""
+    """Within `until`'s time, the default of ten seconds would give fewer writes."""
     looks: list[ScheduleService] = []
     saving = ScheduleService.saving
 
@@ -360,7 +360,7 @@ class FillingDisk(Files):
 
 @asynccontextmanager
 async def on_filling_disk(root: Path, **keys: Any) -> AsyncIterator[tuple[BrokerNode, FillingDisk]]:
-    """Five log files, all flushed; the hour at which files are deleted is far away."""
+    """Yields a broker with five flushed log files; the hour at which it deletes files is far away."""
     files = FillingDisk()
     not_now = f"{(time.localtime().tm_hour + 12) % 24:02}"
     config = small_config(

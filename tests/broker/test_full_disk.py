@@ -47,7 +47,7 @@ def with_a_topic(disk: MemoryFiles) -> BrokerNode:
 
 
 def delete_topic(node: BrokerNode) -> None:
-    """The steps of Operations.delete_topic."""
+    """Does the steps of Operations.delete_topic."""
     store: MessageStore = node.store
     ends = store.queues.ends("t")
     asyncio.run(node.topics.apply(lambda: node.topics.removing("t", 2, ends)))
@@ -85,7 +85,7 @@ def floors_for_slaves(node: BrokerNode) -> dict[tuple[str, int], int]:
 @pytest.mark.parametrize("made_again", [False, True])
 @pytest.mark.parametrize("call", range(1, 24))
 def test_a_deletion_that_is_cut_off_leaves_no_tombstone_of_a_topic_that_is_there(call: int, made_again: bool) -> None:
-    """The crash does not remove a tombstone either that an earlier deletion has left."""
+    """The crash also leaves the tombstone of an earlier deletion."""
     disk = MemoryFiles()
     node = with_a_topic(disk)
     before: dict[tuple[str, int], int] = {}
@@ -210,7 +210,7 @@ class FullJournal(Files):
 
 @asynccontextmanager
 async def serving(root: Path, files: Files, interval: int = 20) -> AsyncIterator[tuple[BrokerNode, Operations]]:
-    """A master that takes writes, with topic t of two messages and the offsets of group g."""
+    """Yields a master that takes writes, with topic t of two messages and the offsets of group g."""
     async with broker(small_config(root, flush_consumer_offset_interval=interval), Machine(files=files)) as node:
         await until(lambda: node.mastership.standing is Standing.WRITABLE, "the master takes writes")
         await put(node, "t", b"x", b"y")
@@ -262,7 +262,7 @@ async def test_a_group_whose_offsets_the_disk_refused_to_delete_is_deleted_again
 
 
 async def popped(node: BrokerNode, *queue_ids: int) -> None:
-    """Group g has a message of each of these queues under way."""
+    """Puts a message in each of these queues, and lets group g have all of them under way."""
     node.topics.put(TopicConfig("t", 100, 100), 3)
     for queue_id in queue_ids:
         await put(node, "t", b"x", queue_id=queue_id)

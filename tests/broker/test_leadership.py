@@ -75,7 +75,8 @@ async def test_a_start_that_is_refused_does_not_hide_an_unclean_stop(tmp_path: P
 async def test_a_slave_that_its_configuration_makes_a_master_begins_an_epoch_of_its_own(tmp_path: Path) -> None:
     await run_pair_without_name_server(tmp_path)
     async with running(tmp_path / "s") as node:
-        assert node.broker.epoch == PROMOTION  # in the next epoch number the old master could come back and write, too
+        # a normal next epoch could also be begun by the old master when it comes back
+        assert node.broker.epoch == PROMOTION
 
 
 async def test_a_stale_master_that_restarts_twice_without_name_servers_does_not_outrank_the_promoted_one(
@@ -236,7 +237,7 @@ async def test_a_slave_finds_its_master_at_another_address(tmp_path: Path) -> No
 async def test_a_master_hears_at_once_from_a_name_server_that_it_was_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The old master hears it from the name server only, because it asks no slave."""
+    """The old master hears that from the name server only, because it asks no slave here."""
     registers_rarely(monkeypatch)
     monkeypatch.setattr(Membership, "slaves", lambda _: set())
     async with name_server() as names:

@@ -47,7 +47,7 @@ QUICK = {"sync_metadata_interval": 100, "ha_send_heartbeat_interval": 200}
 
 @asynccontextmanager
 async def pair(folder: Path, **keys: Any) -> AsyncIterator[tuple[NameServer, BrokerNode, BrokerNode]]:
-    """A name server, a master and a slave that follows it."""
+    """Yields a name server, a master and a slave that follows the master."""
     async with AsyncExitStack() as parts:
         names = await parts.enter_async_context(name_server())
         keys = {"namesrv_addr": names.address} | QUICK | keys
@@ -60,7 +60,9 @@ async def pair(folder: Path, **keys: Any) -> AsyncIterator[tuple[NameServer, Bro
 
 @asynccontextmanager
 async def slave_and_names(folder: Path, keys: dict[str, Any]) -> AsyncIterator[tuple[BrokerNode, NameServer]]:
-    """A slave and a name server; its address is entered in `keys`, with which the test starts masters."""
+    """Yields a slave and a name server, and enters the name server's address in `keys`, with which the test starts
+    masters.
+    """
     async with name_server() as names:
         keys["namesrv_addr"] = names.address
         async with running(folder / "s", **(QUICK | keys | SLAVE)) as slave:
@@ -244,7 +246,7 @@ async def test_what_a_slave_hands_back_ends_where_the_masters_queue_does(tmp_pat
         assert node.offsets.get("g", "t", 0).offset == 1
         await put(node, "t", b"b", b"c")
         node.replication.metadata.accept_offsets(1, beyond)
-        assert node.offsets.get("g", "t", 0).offset == 1  # nobody has read b and c
+        assert node.offsets.get("g", "t", 0).offset == 1  # no consumer has read b and c
 
 
 @pytest.mark.parametrize("is_clean", [True, False], ids=["a clean stop", "an unclean stop"])
@@ -274,7 +276,7 @@ async def test_what_a_slave_hands_back_again_of_a_topic_that_was_unknown_hides_n
         node.replication.metadata.accept_offsets(1, lost)
         await put(node, "t", b"a", b"b", b"c")
         node.replication.metadata.accept_offsets(1, lost)
-        assert node.offsets.get("g", "t", 0).offset == 0  # nobody has read a and b
+        assert node.offsets.get("g", "t", 0).offset == 0  # no consumer has read a and b
 
 
 async def test_what_a_slave_hands_back_hides_no_message_if_the_disk_fails_between(
@@ -296,7 +298,7 @@ async def test_what_a_slave_hands_back_hides_no_message_if_the_disk_fails_betwee
         monkeypatch.undo()
         await put(node, "t", b"b", b"c")
         node.replication.metadata.accept_offsets(1, lost)
-        assert node.offsets.get("g", "t", 0).offset == 1  # nobody has read b and c
+        assert node.offsets.get("g", "t", 0).offset == 1  # no consumer has read b and c
 
 
 async def test_a_commit_of_lost_messages_at_a_slave_in_step_comes_back_to_the_end_of_the_queue(tmp_path: Path) -> None:

@@ -419,7 +419,7 @@ async def test_two_candidates_do_not_promise_each_other(tmp_path: Path) -> None:
 
 @pytest.fixture
 def told_of_a_master(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """The name servers that have told another broker of the master."""
+    """Collects the name servers that have told another broker of the master."""
     telling: set[str] = set()
     answered = Peers.answered
 

@@ -35,7 +35,7 @@ def opened(disk: MemoryFiles) -> BrokerNode:
 
 
 def slave_on(disk: MemoryFiles) -> BrokerNode:
-    """A slave with three messages of its master; a consumer's offset is behind the last one."""
+    """A slave with three messages of its master; a consumer's offset lies beyond the last one."""
     node = opened(disk)
     node.epochs.save(OF_MASTER)
     stores.put(node.store, "t", 0, [b"x", b"y", b"z"])
@@ -68,7 +68,7 @@ def refusing(nth: int, error: int, *, for_good: bool) -> tuple[Callable[[str, Pa
 
 
 def adopt(node: BrokerNode) -> None:
-    """Takes its master's epochs, as it does before it takes bytes."""
+    """Gives the slave its master's epochs, as it gets them before it takes bytes."""
     node.epochs.save(OF_MASTER.with_ids_of(node.epochs.epochs))
 
 

@@ -74,7 +74,7 @@ def bodies_of(frame: Frame) -> list[bytes]:
 
 
 async def slave_of_a_store(root: Path, bodies: list[bytes], **keys: Any) -> Any:
-    """A slave's broker over a store that has these messages in queue 0 of topic t."""
+    """Fills queue 0 of topic t with these messages; returns a slave's broker over the same store."""
     async with running(root) as node:
         await put(node, "t", *bodies)
     return running(root, **SLAVE, **keys)
@@ -451,7 +451,7 @@ async def test_the_run_time_ratio_decides_who_is_slow(tmp_path: Path) -> None:
 
 
 async def held_pull(node: BrokerNode, **request: Any) -> asyncio.Task[Any]:
-    """A pull that the broker holds."""
+    """Starts a pull, and waits until the broker holds it."""
     waiting = asyncio.create_task(pull(node, suspend_s=60.0, **request))
     while not node.broker.long_polling.held:  # noqa: ASYNC110 - the task needs its turn
         await asyncio.sleep(0)
@@ -539,7 +539,7 @@ async def test_a_master_commits_on_pull_and_a_slave_does_not(tmp_path: Path) -> 
         await put(node, "t", b"0", b"1")
         await pull(node, 1, commit_offset=1)
         assert node.offsets.get("g", "t", 0).offset == 1
-        assert (await pull(node, 1, commit_offset=99)).count == 1  # the pull goes on, the commit does not count
+        assert (await pull(node, 1, commit_offset=99)).count == 1  # the pull succeeds, but its commit is ignored
         assert node.offsets.get("g", "t", 0).offset == 1
     async with running(tmp_path, **SLAVE) as node:
         await pull(node, 1, commit_offset=2)

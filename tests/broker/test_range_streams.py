@@ -100,7 +100,7 @@ async def fill(node: BrokerNode, size: int = 60_000, count: int = 100) -> list[b
 
 
 def most_buffer() -> int:
-    """The largest SO_SNDBUF that the kernel takes."""
+    """Returns the largest SO_SNDBUF that the kernel takes."""
     limit = Path("/proc/sys/net/core/wmem_max")
     return int(limit.read_text()) if limit.exists() else 0
 

@@ -123,7 +123,7 @@ def test_what_the_master_has_said_counts_although_the_disk_refuses_it(
     assert (file.role, file.flush_disk_type) == (SYNC, FlushDiskType.SYNC_FLUSH)
     assert caplog.text.count("in memory only") == 1
     assert MasterFile(JsonFile(tmp_path / "master.json")).role is None
-    file.followed(SYNC, FlushDiskType.SYNC_FLUSH)  # The slave hears it at the next handshake.
+    file.followed(SYNC, FlushDiskType.SYNC_FLUSH)  # the next handshake saves the role again
     assert MasterFile(JsonFile(tmp_path / "master.json")).role is SYNC
 
 

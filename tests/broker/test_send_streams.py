@@ -154,7 +154,7 @@ async def test_what_is_not_taken_here_is_sent_to_grpc_before_it_is_received(
 
 
 def streams() -> list[asyncio.Task[Any]]:
-    """The connections that the broker serves."""
+    """Returns the tasks of the connections that the broker serves."""
     return [task for task in asyncio.all_tasks() if task.get_name() == "range-stream"]
 
 
@@ -186,7 +186,7 @@ async def test_a_frame_whose_client_has_given_up_is_not_stored(tmp_path: Path) -
         given_up = socket.socket(socket.AF_UNIX)
         given_up.connect(f"\0{node.range_streams.unix_name}")
         given_up.sendall(whole)
-        given_up.close()  # before the event loop has run
+        given_up.close()  # closed before the event loop has run
         async with connected(node) as connection:
             await say(connection, whole)
             kind, response = await next_answer(connection)

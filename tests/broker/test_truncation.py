@@ -91,7 +91,7 @@ async def test_a_consumer_beyond_the_cut_is_told_and_one_before_the_cut_goes_on(
 
 
 async def range_of(node: BrokerNode, *ranges: pb.PullRangeRequest.Range) -> list[tuple[int, int, int, str]]:
-    """The result of one call: range, records, next offset, status."""
+    """Makes one call; returns range, number of records, next offset and status of each part of the answer."""
     given: list[tuple[int, int, int, str]] = []
     async with stub_of(node) as stub:
         async for frame in stub.PullRange(pb.PullRangeRequest(ranges=ranges, max_frame_bytes=1), timeout=60):
@@ -147,7 +147,7 @@ async def test_a_plain_restart_alarms_nobody(tmp_path: Path) -> None:
     async with running(tmp_path) as node:
         await put(node, "t", *[b"x"] * 10)
         before = node.broker.log_epoch
-    (tmp_path / "abort").write_bytes(b"")  # as if it had been killed
+    (tmp_path / "abort").write_bytes(b"")  # makes the last stop an unclean one
     async with running(tmp_path) as node:
         assert node.broker.log_epoch != before
         await put(node, "t", *[b"y"] * 5)

@@ -68,14 +68,14 @@ def on_terminal(*arguments: str, columns: int = 80) -> str:
 
 
 def answer(*arguments: str):
-    """The JSON lines of a command that succeeded."""
+    """Returns the JSON lines that a successful command prints."""
     done = rocketsim(*arguments, "--json")
     assert done.returncode == 0, done.stderr
     return lines(done.stdout)
 
 
 def trouble(*arguments: str) -> str:
-    """The error of a command that failed, which is the same for people and for scripts."""
+    """Returns the error of a command that failed, and checks that it is the same for people and for scripts."""
     done = rocketsim(*arguments)
     assert done.returncode != 0
     assert "Traceback" not in done.stderr
@@ -618,7 +618,7 @@ def test_the_servers_of_up_do_not_outlive_it_when_it_is_killed(tmp_path: Path):
 
 
 def pids_of(folder: Path) -> dict[str, int]:
-    """The processes of servers whose configuration file is in this folder."""
+    """Returns the processes of servers whose configuration file is in this folder."""
     found = pids_by_argument(lambda argument: argument.startswith(str(folder)) and argument.endswith(".properties"))
     return {Path(argument).stem: pid for argument, pid in found.items()}
 

@@ -32,7 +32,7 @@ def report(**changes: object) -> DemoReport:
 
 
 def moments() -> list[Moment]:
-    """A minute: broker-a's master is away from 20 s to 40 s, and its slave serves the reads."""
+    """Returns the moments of a minute: broker-a's master is away from 20 s to 40 s, and its slave serves the reads."""
     return [
         Moment(
             float(at_s),

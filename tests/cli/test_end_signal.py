@@ -67,7 +67,7 @@ def test_up_ends_in_order_whenever_the_signals_come(tmp_path: Path, started: str
         up.wait()
     assert "Traceback" not in output.read_text()
     assert not pids_by_argument(lambda argument: argument.startswith(str(folder)) and argument.endswith(".properties"))
-    assert not list(folder.glob("store/*/abort"))  # a broker that has stopped in order removes it
+    assert not list(folder.glob("store/*/abort"))  # a broker that has stopped in order removes this file
 
 
 @pytest.mark.cluster

@@ -86,7 +86,7 @@ def test_messages_are_found_by_either_id_by_key_and_by_offset(pair, sent):
 
 
 def test_a_key_is_found_whatever_the_clock_of_this_machine_says(pair, sent, monkeypatch):
-    """The broker that stored the messages may have a clock that is ahead of it."""
+    """The clock of the broker that stored the messages may be ahead of this machine's."""
     admin = pair[0]
     wait_until(lambda: admin.query_msg_by_key("T", "key-3"), "the index")
     monkeypatch.setattr(time, "time_ns", lambda: 10**15)

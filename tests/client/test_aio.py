@@ -159,7 +159,7 @@ async def test_a_cancelled_send_goes_on_whole(broker: BrokerThread) -> None:
             async with started(producer.send(Message("T", b"cancelled"))) as task:
                 await until(lambda: producer.stats.sent == 2, "the send is under way")
                 await cancelled(task)
-    assert stored(broker) == 2  # `close` has waited for it
+    assert stored(broker) == 2  # `close` has waited for the send
     assert producer.stats.acknowledged == 2
 
 

@@ -20,7 +20,7 @@ def processes(tmp_path):
 
 @pytest.fixture
 def two_pairs(processes):
-    """(name server address, {(broker name, id): process}), with topic T on both pairs."""
+    """Yields (name server address, {(broker name, id): process}); both pairs have topic T."""
     name_server = processes.start_namesrv()
     brokers = {}
     for name in ("broker-a", "broker-b"):
@@ -47,7 +47,7 @@ def made(admin: Admin) -> bool:
 def writable_queues(admin: Admin) -> int:
     try:
         return len(admin.cluster.route("T", fresh=True).writable_queues())
-    except TopicNotExist:  # nobody has told the name server yet
+    except TopicNotExist:  # no broker has told the name server of the topic yet
         return 0
 
 

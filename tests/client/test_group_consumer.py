@@ -49,7 +49,7 @@ ALONE = {"broker_role": BrokerRole.SYNC_MASTER, "slave_wait_time_ms": 0}
 
 @pytest.fixture
 def renewals(monkeypatch: pytest.MonkeyPatch) -> list[Renewal]:
-    """The renewals of the test's consumers that have begun."""
+    """Collects the renewals that the test's consumers have begun."""
     begun: list[Renewal] = []
     start = Renewal.start
 
@@ -71,7 +71,7 @@ def broker(tmp_path: Path) -> Iterator[BrokerThread]:
 
 @pytest.fixture
 def two_brokers(tmp_path: Path) -> Iterator[tuple[BrokerThread, BrokerThread]]:
-    """broker-a and broker-b, each with a message in T."""
+    """Starts broker-a and broker-b, each with a message in T."""
     with broker_thread(tmp_path / "a") as one, broker_thread(tmp_path / "b", broker_name="broker-b") as other:
         for broker, name in ((one, "broker-a"), (other, "broker-b")):
             broker.make_topic("T")

@@ -189,8 +189,8 @@ CALL: dict[str, Any] = {"group": "g", "expression": "*", "max_frame_bytes": 1 <<
 
 
 class Scripted:
-    """A scripted server: it sends `said` on each connection, and closes the connection unless `holds`.  Over TCP it
-    also offers a Unix socket that does not exist.
+    """A scripted server: it sends `said` on each connection, and closes the connection unless `holds`.  Over TCP the
+    server also offers a Unix socket that does not exist.
     """
 
     def __init__(self, family: socket.AddressFamily = socket.AF_UNIX) -> None:

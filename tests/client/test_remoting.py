@@ -251,7 +251,7 @@ def test_damaged_records_of_a_query_are_refused(monkeypatch: pytest.MonkeyPatch)
 
 
 def refusing(code: int, remark: str, *, only: int) -> RemotingPeer:
-    """The recorded server, with one kind of request refused."""
+    """The recorded server, which refuses one kind of request."""
     recorded = Recording("5.5.0")
 
     def answer(request: Header, body: bytes) -> bytes | None:

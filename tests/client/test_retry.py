@@ -23,7 +23,7 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "spark.md"
 
 
 def documented() -> dict[str, tuple[str, str, str]]:
-    """Error -> (another member, asked again, sent again) as the document says."""
+    """Returns error -> (another member, asked again, sent again) as the document says."""
     table = DOCUMENT.read_text().partition("| error | another member at once |")[2].partition("\n\n")[0]
     found = {}
     for line in table.splitlines()[2:]:

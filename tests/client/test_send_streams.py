@@ -29,7 +29,7 @@ from tests.client.test_range_streams import ADDRESS, Scripted, await_writable, e
 
 BODIES = pa.array([b"%06d" % number * 100 for number in range(500)])
 FRAME = b"f" * (1 << 20)
-LONG = b"l" * (20 << 20)  # more than a socket takes
+LONG = b"l" * (20 << 20)  # more bytes than a socket takes at once
 REQUEST = pb.SendRequest(topic="T", count=1)
 
 
@@ -57,7 +57,7 @@ def opens(monkeypatch: pytest.MonkeyPatch, sockets: StreamSockets, kind: Callabl
 
 
 def seconds_of(timeout: bytes) -> float:
-    """The value of a socket's SO_RCVTIMEO."""
+    """Returns the value of a socket's SO_RCVTIMEO."""
     seconds, micros = struct.unpack("@ll", timeout)
     return float(seconds + micros / 1e6)
 

@@ -102,7 +102,7 @@ def test_a_broker_and_a_name_server_are_told_apart(cluster: FakeCluster) -> None
 
 @contextmanager
 def server_of(method: str) -> Iterator[str]:
-    """A server with one call and no other."""
+    """Runs a server that has one call and no other; yields its address."""
 
     class Handler(grpc.GenericRpcHandler):
         def service(self, call: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:

@@ -68,7 +68,7 @@ def short_pauses(monkeypatch):
 
 @pytest.fixture
 def one():
-    """One broker with topics T and U."""
+    """A cluster of one broker with topics T and U."""
     with FakeCluster("T", "U") as fake:
         fake.start("broker-a")
         yield fake
@@ -287,7 +287,7 @@ def test_a_status_that_the_producer_takes_for_enough_ends_the_stay_and_is_counte
 
 
 def test_an_answer_to_a_message_that_does_not_wait_says_nothing_of_the_others(one, producer, no_pauses_in_doubt):
-    """A broker says SEND_OK at once to those that ask it not to wait."""
+    """A broker answers SEND_OK at once to a message that asks it not to wait."""
     broker = refuse_all(one)
     results = [producer.send(Message("T", b"%d" % number, wait_store_msg_ok=number > 0)) for number in range(4)]
     broker.says_ok_without_waiting = True

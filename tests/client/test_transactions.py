@@ -64,7 +64,7 @@ def received(broker: BrokerThread) -> list[bytes]:
 
 
 def open_ones(broker: BrokerThread) -> dict[str, int]:
-    """The ids of open transactions, and how often somebody was asked about each."""
+    """Returns the ids of open transactions, and how often producers were asked about each."""
 
     def look() -> dict[str, int]:
         consumption = broker.node.consumption
@@ -82,7 +82,7 @@ def test_a_message_is_seen_after_the_end_of_the_block(broker: BrokerThread) -> N
             assert received(broker) == []
         assert received(broker) == [b"paid"]
         assert open_ones(broker) == {} and producer.stats.acknowledged == 1
-        transaction.commit()  # a second time is no error
+        transaction.commit()  # committing twice is no error
         with pytest.raises(NotFound, match="has ended already, with COMMIT"):
             transaction.rollback()
         assert received(broker) == []
@@ -320,7 +320,7 @@ def test_what_nobody_can_end_any_more_is_answered_for(asking_broker: BrokerThrea
 
 
 def with_lost_answers(monkeypatch: pytest.MonkeyPatch, producer: Producer, lost: Callable[[str], bool]) -> None:
-    """The answers to half messages are lost at these addresses."""
+    """Loses the answers to half messages at the addresses for which `lost` is true."""
     calls = producer.cluster.transport.transactions
     prepare = calls.prepare
 

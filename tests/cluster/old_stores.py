@@ -3,9 +3,9 @@ contain.
 
     python -m tests.cluster.old_stores      # makes them again, with the code in 9157579.tar.xz
 
-They contain all that a broker leaves on its disk: several log files, keys, a deleted topic, a group that was reset, a
-delayed message that is due by now, a crash, a promotion, a former master that follows.  The stores in `clean` were
-stopped; those in `crashed` were killed, with commits that only the journal has.
+The stores contain all that a broker leaves on its disk: several log files, keys, a deleted topic, a group that was
+reset, a delayed message that is due by now, a crash, a promotion, a former master that follows.  The stores in `clean`
+were stopped; those in `crashed` were killed, with commits that only the journal has.
 """
 
 import json

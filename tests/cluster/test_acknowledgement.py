@@ -64,7 +64,7 @@ def test_a_frozen_slave_is_named_within_its_bound_and_ok_returns_with_it(process
         assert {future.result().status for future in waiting} == {SendStatus.FLUSH_SLAVE_TIMEOUT}
     assert time.monotonic() - started > SLAVE_TIMEOUT_S * 0.8
 
-    # A slave silent for haHousekeepingInterval is no slave: nobody waits for it any more.
+    # A slave that is silent for haHousekeepingInterval does not count: nobody waits for it any more.
     numbers = count()
     wait_until(
         lambda: broker.put("T", b"n%d" % next(numbers)).status == SendStatus.SLAVE_NOT_AVAILABLE,

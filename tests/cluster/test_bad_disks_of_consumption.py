@@ -70,7 +70,9 @@ class Popping(OneBroker):
 
 @pytest.fixture
 def started(processes, namesrv, alone):
-    """`started(name, **keys)`: a master with topics T, X and Late, and its disk."""
+    """`started(name, **keys)` starts a master with topics T, X and Late, and returns the process, its disk and its
+    calls.
+    """
 
     def start(name="broker-a", **keys):
         process = processes.broker(name, 0, namesrv, mappedFileSizeCommitLog=1 << 20, **keys)

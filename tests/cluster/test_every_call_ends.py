@@ -26,8 +26,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.long]
 SEED = int(os.environ.get("ROCKETSIM_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 31)
 SOAK_S = float(os.environ.get("ROCKETSIM_SOAK_S", "60"))
 TIMEOUT_S = 2.0
-# A call other than a send gives its whole timeout to each question: at most for the route at both brokers, one broker,
-# the route again, the other broker, the route again.
+# Every question of a call other than a send may take the whole timeout: at most for the route at both brokers, one
+# broker, the route again, the other broker, the route again.
 ASKED = 8
 SUSPEND_S = 5.0
 EARLY_S = 0.1  # A deadline may pass so much before its time, and another attempt gets the rest.
@@ -143,7 +143,7 @@ def test_every_call_of_a_client_ends_whatever_dies_freezes_or_is_cut(processes, 
                 ways = chance.choice([(), (FROM_CLIENT,), (FROM_SERVER,)])
                 events.append(f"cut {ways or 'both ways'}" if act == "cut" else f"{act} {victim.name}")
                 {"kill": victim.kill, "freeze": victim.freeze, "cut": lambda: wire.cut(*ways)}[act]()  # noqa: B023
-                time.sleep(chance.random() * 8)  # the length of the fault, at whose end the test waits for nothing
+                time.sleep(chance.random() * 8)  # the length of the fault; the test waits for no event here
                 {"kill": victim.start, "freeze": victim.thaw, "cut": wire.heal}[act]()
                 for caller in callers:
                     assert caller.hangs_for_s() < PROCESS_PATIENCE_S, (

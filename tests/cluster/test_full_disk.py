@@ -35,7 +35,7 @@ def small_disk(tmp_path: Path) -> Iterator[SmallDisk]:
 
 
 def put_until_refused(broker, topic: str) -> int:
-    """How many messages of 2 KB were taken before the disk refused one."""
+    """Puts messages of 2 KB until the disk refuses one; returns how many were taken."""
     for number in range(20_000):
         try:
             broker.put(topic, b"%06d" % number + bytes(2000), queue_id=number % 4)

@@ -1,9 +1,10 @@
 """RocketMQ's official clients, while the master dies and the slave is promoted: `./run test --clients`.
 
-Each language has a program (tests/clients), whose arguments are in tests/support/official_clients.py.  Until its input
-has a line, it sends to the topics N (NORMAL), F (FIFO, message groups a and b), D (DELAY) and X (TRANSACTION).  Until
-its input ends, it consumes N (group push) and F (group ordered, in order) by push, and D and X (group simple) with a
-simple consumer; a client without push uses simple consumers for all.  Each program prints these lines:
+Each language has a program (tests/clients), whose arguments are in tests/support/official_clients.py.  Each program
+sends to the topics N (NORMAL), F (FIFO, message groups a and b), D (DELAY) and X (TRANSACTION) until its input has a
+line.  Until its input ends, the program consumes N (group push) and F (group ordered, in order) by push, and D and X
+(group simple) with a simple consumer; a client without push uses simple consumers for all.  Each program prints these
+lines:
 
     sent TOPIC BODY          the answer was OK; the message must be received
     rolled-back X BODY       the message must not be received
@@ -61,7 +62,7 @@ def client(request: pytest.FixtureRequest) -> OfficialClient:
 
 
 class Said:
-    """What a program has printed."""
+    """The lines that a program has printed."""
 
     def __init__(self, lines: list[str]) -> None:
         self._bodies: dict[tuple[str, str], list[str]] = defaultdict(list)

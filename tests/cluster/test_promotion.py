@@ -67,7 +67,8 @@ def test_an_old_master_with_a_tail_of_its_own_cannot_mix_it_in(pair_with_topic, 
     wait_until(lambda: alone(slave).ha_status().is_master, "the slave is master")
     alone(slave).put("T", b"from the new master")
 
-    # Restarted as a slave of the new master, it cuts its log back to the common part, keeps what it cut, and logs that.
+    # Restarted as a slave of the new master, the old master cuts its log back to the common part, keeps what it cut,
+    # and logs that.
     master.start(brokerId=1, brokerRole="SLAVE")
     wait_until(lambda: alone(master).bodies("T") == [b"shared", b"from the new master"], "the former master follows")
     diverged = master.store / "rocketsim" / "diverged"

@@ -11,13 +11,13 @@ pytestmark = pytest.mark.cluster
 
 
 def log_bytes(broker: ServerProcess, end: int) -> bytes:
-    """The log's files up to `end`, back to back."""
+    """Returns the log's files up to `end`, back to back."""
     files = sorted((broker.store / "commitlog").iterdir())
     return b"".join(path.read_bytes() for path in files)[:end]
 
 
 def queue_entries(broker: ServerProcess) -> dict[str, bytes]:
-    """Consume queues by their path, without the zeros of preallocated files."""
+    """Returns consume queues by their path, without the zeros of preallocated files."""
     root = broker.store / "consumequeue"
     queues: dict[str, bytes] = {}
     for path in sorted(path for path in root.rglob("*") if path.is_file()):

@@ -28,7 +28,7 @@ ALIASES = {*option_names(SourceOptions), *option_names(SinkOptions)} - set(FIELD
 
 
 def options_in_tables() -> set[str]:
-    """The names in the first column of the tables of options."""
+    """Returns the names in the first column of the tables of options."""
     found: set[str] = set()
     for table in re.findall(r"^\| option \|.*\n\|[-|]+\n((?:\|.*\n)+)", SPARK.read_text(), re.M):
         for row in table.splitlines():
@@ -59,7 +59,7 @@ def test_every_key_has_a_behaviour_and_no_other() -> None:
 
 
 def functions_in(source: str) -> dict[str, ast.FunctionDef | ast.AsyncFunctionDef]:
-    """The functions of a module, decorators included."""
+    """Returns the functions of a module, decorators included."""
     kinds = ast.FunctionDef | ast.AsyncFunctionDef
     return {node.name: node for node in ast.parse(source).body if isinstance(node, kinds)}
 

@@ -55,7 +55,9 @@ def test_every_command_line_starts_with_a_known_command(document: Path):
 
 
 def command_lines(text: str) -> list[list[str]]:
-    """The words of each line of code that calls `rocketsim`, without comments and what follows in a pipe."""
+    """Returns the words of each line of code that calls `rocketsim`, without comments and without the rest
+    of a pipe.
+    """
     blocks = re.findall(r"^ *```(?:sh)?\n(.*?)^ *```$", text, re.M | re.S)
     lines = [line.strip() for block in blocks for line in block.splitlines()]
     lines += re.findall(r"`(rocketsim [^`]*)`", text)

@@ -101,7 +101,7 @@ def console(cluster: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 def tile(page: Page, label: str) -> Locator:
-    """The value of the tile with that label."""
+    """Returns the value of the tile with that label."""
     named = page.get_by_text(label, exact=True)
     return page.locator(".tile").filter(has=named).locator(".value")
 

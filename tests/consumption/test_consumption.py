@@ -190,7 +190,7 @@ async def test_a_group_that_committed_as_a_client_goes_on_there(tmp_path: Path) 
 
 async def test_tags_are_compared_as_text_and_what_is_excluded_is_passed_over(tmp_path: Path) -> None:
     async with consumer(tmp_path) as one:
-        for number, tag in enumerate(["AaTa", "BBTa", "c", "AaTa"]):  # the first two have one hash
+        for number, tag in enumerate(["AaTa", "BBTa", "c", "AaTa"]):  # the first two tags have the same hash code
             await put(one.node, "t", b"%d" % number, TAGS=tag)
         popped = await one.pop(sub_expression="AaTa || d")
         assert [body_of(it) for it in popped.deliveries] == [b"0", b"3"]
@@ -1415,7 +1415,7 @@ async def test_a_start_reads_only_what_lies_behind_the_snapshot(tmp_path: Path) 
         saving = one.consumption.saving()
         assert saving is not None
         saving()
-        assert one.consumption.saving() is None  # nothing has happened since
+        assert one.consumption.saving() is None  # the state has not changed since
         await one.ack(a)
         (c,) = (await one.pop(max_messages=1)).deliveries
         told: list[int] = []

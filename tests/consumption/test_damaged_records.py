@@ -359,13 +359,14 @@ async def test_a_damaged_message_with_a_delivery_time_waits_alone(
 async def test_a_message_that_cannot_be_read_is_read_again_after_a_pause_and_not_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(master_loop, "LONGEST_SLEEP_S", 3600.0)  # the broker's own task leaves all to the test
+    # The broker's own task sleeps for an hour, so only the test delivers.
+    monkeypatch.setattr(master_loop, "LONGEST_SLEEP_S", 3600.0)
     async with timed(tmp_path) as one:
         delivery, broker, log = one.node.consumption.timer_delivery, one.node.broker, one.node.store.log
         await one.send(b"bad", in_ms=3_600_000)
         assert one.timers.count == 1
         for _ in range(5):
-            await asyncio.sleep(0)  # the broker's own task has seen it, and waits
+            await asyncio.sleep(0)  # the broker's own task has seen the new timer, and sleeps
         bad, reads, read = at(one.node.store, TIMER_TOPIC), 0, log.record_at
 
         def counted(log_offset: int) -> bytes:
@@ -394,7 +395,7 @@ async def test_a_damaged_copy_behind_copying_keeps_messages_waiting_for_a_minute
     tmp_path: Path, caplog: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(timer_delivery, "READ_BYTES", 100)  # a record at a time
-    # The broker's own task sleeps that long, so only the test delivers.
+    # The broker's own task sleeps for an hour, so only the test delivers.
     for pause in ("LONGEST_SLEEP_S", "AFTER_TROUBLE_S"):
         monkeypatch.setattr(master_loop, pause, 3600.0)
     async with timed(tmp_path) as one:

@@ -1,5 +1,5 @@
-"""Changes of the state by concurrent calls are stored as one record, and calls that come while it is being written find
-the state after it.
+"""Changes of the state by concurrent calls are stored as one record, and calls that come meanwhile find the state after
+that record.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ def records(one: Consumer) -> int:
 
 
 async def quiet(one: Consumer) -> None:
-    """Nothing is pending, and no call came lately."""
+    """Waits until nothing is pending and no call came lately."""
     for _ in range(QUIET_TURNS + 4):
         await asyncio.sleep(0)
     assert not one.consumption.writer.pending
@@ -125,7 +125,7 @@ async def test_a_pop_takes_nothing_that_pending_pops_have_taken(tmp_path: Path) 
 
 
 async def test_acks_keep_their_order_with_pops_and_changes_of_the_deadline(tmp_path: Path) -> None:
-    """What is acknowledged stays so, whichever of the two calls comes first."""
+    """An acknowledged message stays acknowledged, whichever of the two calls comes first."""
     async with consumer(tmp_path) as one:
         await put(one.node, "t", b"a", b"b")
         first, second = (await one.pop()).deliveries

@@ -32,7 +32,7 @@ IN_ORDER = SubscriptionGroup("g", consume_message_orderly=True)
 
 class InOrder(Consumer):
     async def send(self, words: str, queue_id: int = 0) -> None:
-        """A message for each word, whose letters are its message group: "a1 a2 b1"."""
+        """Sends a message for each word, whose letters are its message group: "a1 a2 b1"."""
         for word in words.split():
             group = word.rstrip("0123456789")
             keys = {"__SHARDINGKEY": group} if group else {}
@@ -272,7 +272,7 @@ async def test_what_waits_is_read_as_far_as_it_fits_and_one_message_always_fits(
 async def test_redelivery_begins_at_the_first_message_without_an_ack_and_includes_those_behind_it(
     tmp_path: Path,
 ) -> None:
-    """The official suite's testFIFO_simple_receive_multi_nack."""
+    """The test follows the official suite's testFIFO_simple_receive_multi_nack."""
     async with in_order(tmp_path) as one:
         await one.send("a1 a2 a3 a4 a5")
         for attempt in (1, 2, 3):

@@ -1,4 +1,4 @@
-"""Deliveries without an ack come again or become dead letters; and how receipt handles are read."""
+"""Deliveries without an ack come again or become dead letters, and receipt handles are checked."""
 
 import base64
 from dataclasses import replace

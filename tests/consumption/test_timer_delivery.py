@@ -370,7 +370,7 @@ async def test_a_bad_sector_behind_copying_keeps_messages_waiting_for_a_minute_a
     tmp_path: Path, caplog: Any, monkeypatch: pytest.MonkeyPatch, bad: str
 ) -> None:
     monkeypatch.setattr(timer_delivery, "READ_BYTES", 100)  # a record at a time
-    # The broker's own task sleeps that long, so only the test delivers.
+    # The broker's own task sleeps for an hour, so only the test delivers.
     for pause in ("LONGEST_SLEEP_S", "AFTER_TROUBLE_S"):
         monkeypatch.setattr(master_loop, pause, 3600.0)
     real = CommitLog.read
@@ -467,7 +467,7 @@ async def test_a_promoted_slave_delivers_what_its_master_has_not(tmp_path: Path)
 
 
 async def fill(one: Timed, files: int) -> None:
-    """Log files whose messages are as old as the broker's clock says."""
+    """Fills log files with messages that are as old as the broker's clock says."""
     size = one.node.store.config.mapped_file_size_commit_log
     end = one.node.store.end_offset + files * size
     while one.node.store.end_offset < end:
@@ -599,7 +599,7 @@ async def test_nothing_expires_that_only_unflushed_records_have_moved(tmp_path: 
 
 
 async def test_a_clean_stop_says_where_a_real_rocketmq_goes_on(tmp_path: Path) -> None:
-    """The stop writes this position even if the disk cannot read the message that waits there."""
+    """The stop writes RocketMQ's position even if the disk cannot read the message that waits there."""
 
     def unreadable(log_offset: int) -> bytes:
         raise BAD_SECTOR

@@ -1,4 +1,6 @@
-"""The state of timers equals a plain model; tests its bytes, and the records of messages with a delivery time."""
+"""The state of timers equals a plain model; the tests also check its bytes, and the records of messages with a delivery
+time.
+"""
 
 import tracemalloc
 from array import array
@@ -200,7 +202,7 @@ SENT = Record("t", b"body", queue_id=3, flag=5, born_timestamp=9, properties={"U
     [(10_000, 9_000), (10_001, 10_000), (10_999, 10_000), (11_000, 10_000), (1_000, 0), (1_001, 1_000)],
 )
 def test_the_second_is_the_last_one_before_the_delivery_time(deliver_ms: int, expected: int) -> None:
-    """As RocketMQ rounds: a message is due when that second is over, never before its time."""
+    """RocketMQ rounds in the same way: a message is due when that second is over, never before its time."""
     assert timer_record.out_ms(deliver_ms) == expected
     assert 0 <= (expected // 1000 + 1) * 1000 - deliver_ms < 1000
 

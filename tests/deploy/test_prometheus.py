@@ -45,7 +45,7 @@ class Watched:
         wait_until(lambda: len(self.admin.cluster_list()) == 2, "both brokers are registered")
 
     def work(self) -> None:
-        """Messages of all kinds that the dashboard shows: read, popped, under way, and a dead letter."""
+        """Makes messages of all kinds that the dashboard shows: read, popped, under way, and a dead letter."""
         self.admin.update_topic("orders", read_queue_nums=2, write_queue_nums=2)
         self.admin.update_sub_group(SubscriptionGroupConfig(group_name="workers", retry_max_times=0))
         with Producer(self.name_server) as producer:
@@ -78,7 +78,7 @@ def test_each_query_of_the_dashboard_finds_something(watched: Watched, tmp_path:
     ):
 
         def empty() -> list[str]:
-            """The queries without a result, or with nothing but "not a number", while there is work."""
+            """Returns the queries without a result, or with nothing but "not a number", while there is work."""
             sent = producer.send(Message("orders", b"x"))
             reader.pull(sent.message_queue, sent.queue_offset)
             consumer.receive(1, timeout_s=0.1)

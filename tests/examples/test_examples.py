@@ -134,7 +134,9 @@ def test_an_http_service_sends_and_packs_orders_and_says_if_it_cannot(
 def test_sigterm_ends_workers_in_the_middle_of_their_work(
     pair: rocketsim_testing.Pair, topic: str, tmp_path: Path
 ) -> None:
-    """Each message that was worked on is acknowledged, and the rest goes to the next worker without an attempt."""
+    """Each message that was worked on is acknowledged, and the rest goes to the next worker without counting an
+    attempt.
+    """
     send(pair, topic, *({"id": number, "price": 1} for number in range(300)))
     with Program(tmp_path, command("worker.py", pair.name_server, topic)) as program:
         wait_until(lambda: len(program.lines) >= 10, "the first orders")

@@ -58,7 +58,7 @@ def test_without_its_master_a_topic_is_still_read_from_the_slave_and_not_written
 
 
 def test_without_a_master_nobody_takes_the_calls_of_rocketmq_5s_clients():
-    """A slave that was the master may still name its port."""
+    """A slave that was the master may still register a port for RocketMQ 5's clients."""
     table = RouteTable()
     assert table.register(broker(topics=ORDERS, v2_address="host:8081"), "master's", 0) == ""
     assert table.register(broker(broker_id=1, address="host:2", v2_address="host:8082"), "slave's", 0) == ""

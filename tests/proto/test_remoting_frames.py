@@ -51,7 +51,7 @@ def test_a_binary_header_is_laid_out_as_rocketmq_lays_it_out():
     )
     encoded = frame.encode(header, b"body", Form.BINARY)
     assert encoded == struct.pack(">II", 4 + len(expected) + 4, 1 << 24 | len(expected)) + expected + b"body"
-    assert frame.decode(encoded)[0].fields == {"topic": "t1"}  # an empty value is an absent one
+    assert frame.decode(encoded)[0].fields == {"topic": "t1"}  # an empty value counts as absent
 
 
 def test_an_answer_is_told_from_a_request_by_its_flag():

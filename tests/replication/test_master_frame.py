@@ -1,4 +1,4 @@
-"""A frame that is encoded by hand is the same message to protobuf, and the reverse."""
+"""A frame that is encoded by hand is the same message to protobuf, and the other way round."""
 
 import pytest
 from google.protobuf.message import DecodeError

@@ -400,7 +400,7 @@ async def test_equal_offsets_with_different_bytes_are_noticed(tmp_path, caplog):
 
 
 class slave_by_hand:
-    """A stream to the master whose other end is the test."""
+    """A stream to the master, in which the test plays the slave."""
 
     def __init__(self, master):
         self.channel = grpc.aio.insecure_channel(master.address)
@@ -415,7 +415,7 @@ class slave_by_hand:
 
 
 async def ended(call):
-    """The status with which a stream ended; it follows everything that was sent before."""
+    """Reads everything that was sent on a stream, and returns the status with which the stream ended."""
     try:
         while await call.read() is not grpc.aio.EOF:
             pass
@@ -425,7 +425,7 @@ async def ended(call):
 
 
 def numbers(node):
-    """The epochs without their ids, which are random."""
+    """Returns the epochs without their ids, which are random."""
     return " ".join(str(Epoch(epoch.epoch, epoch.start_offset)) for epoch in node.epochs.epochs.epochs)
 
 

@@ -52,7 +52,7 @@ def trim(store, offset):
 
 
 def files(directory, *folders):
-    """The content of every file of the folders, without the zeros at their ends."""
+    """Returns the content of every file of the folders, without the zeros at their ends."""
     paths = [path for folder in folders for path in sorted((directory / folder).rglob("*")) if path.is_file()]
     return {str(path.relative_to(directory)): path.read_bytes().rstrip(b"\0") for path in paths}
 
@@ -175,7 +175,7 @@ async def test_two_slaves_and_a_storm_of_puts_end_alike(tmp_path):
 
 
 async def test_a_slave_of_a_trimmed_master_knows_where_a_queue_goes_on_whose_records_have_all_expired(tmp_path):
-    """Found by the simulation: once promoted, such a slave gave the same queue offsets out a second time."""
+    """The simulation has found that such a slave, once promoted, gave the same queue offsets out a second time."""
     with store(tmp_path / "m") as ours:
         master = Node(ours, tmp_path / "m", 0)
         async with master.serving():

@@ -1,4 +1,4 @@
-"""A slave makes promises to a candidate for promotion, and they bind it towards the master that it follows."""
+"""A slave's promise to a candidate for promotion also binds the slave towards the master that it follows."""
 
 from pathlib import Path
 

@@ -82,8 +82,9 @@ def test_a_time_as_master_confirms_by_the_slaves_of_now_alone():
 
 
 def test_what_consumers_saw_before_a_slaves_first_ack_stays_visible():
-    """Found by the simulation: puts between a slave's connection and its first acknowledgement were visible, and
-    then were not."""
+    """The simulation has found puts between a slave's connection and its first acknowledgement that were visible, and
+    then were not.
+    """
     tracker = Tracker(10_000)
     slave = tracker.join(1, "host:1", 0, 1000)
     assert tracker.visible_offset(1000) is None

@@ -1,4 +1,4 @@
-"""A master decides when to send log bytes to its slave.  The tests give it the time as an argument."""
+"""A master decides when to send log bytes to its slave.  The tests pass the time as an argument."""
 
 from math import inf
 
@@ -17,7 +17,7 @@ SETTINGS = TransferSettings(gather_bytes=4096, gather_s=0.005, heartbeat_s=5.0)
 
 
 def joined(tmp_path, *, sync_master: bool, now: float = 100.0) -> tuple[MemoryLog, Transfer]:
-    """A transfer whose slave has just received everything."""
+    """Returns a log and a transfer whose slave has just received everything."""
     master = Node(MemoryLog(), tmp_path / "m", 0)
     return master.log, joined_to(master, tmp_path, sync_master=sync_master, now=now)
 

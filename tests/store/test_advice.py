@@ -210,7 +210,7 @@ DAMAGED = (
 
 
 def log_damage(root: Path) -> list[str]:
-    """What `rocketsim store verify` says of the log."""
+    """Returns the files of the log in which `rocketsim store verify` finds damage."""
     return [found.file for found in verify(root) if found.severity is Severity.DAMAGE and "commitlog" in found.file]
 
 

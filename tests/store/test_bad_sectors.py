@@ -14,7 +14,7 @@ FIRST_FILE = f"{ROOT}/commitlog/{0:020d}"
 
 
 class BadDisk(MemoryFiles):
-    """Reads that touch the bad byte fail.  A map may only be used for what was read before."""
+    """Reads that touch the bad byte fail.  A memory map may only be used for bytes that were read before."""
 
     bad: tuple[str, int] | None = None
 
@@ -38,7 +38,7 @@ def filled(disk: MemoryFiles, *, clean: bool) -> None:
 
 
 def killed(disk: MemoryFiles) -> BadDisk:
-    """The same disk for the next process, with a bad sector."""
+    """Returns the same disk for the next process, as one that can have a bad sector."""
     reborn = disk.kill()
     reborn.__class__ = BadDisk
     assert isinstance(reborn, BadDisk)

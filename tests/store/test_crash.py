@@ -482,12 +482,12 @@ OTHER_SIZES = [
 
 
 def behind_the_log(disk: MemoryFiles) -> int:
-    """The log offset at which the file behind the last one would start."""
+    """Returns the log offset at which the file after the last one would start."""
     return int(disk.names(ROOT / "commitlog")[-1]) + LOG_FILE
 
 
 def check_refused(disk: MemoryFiles, size: int) -> None:
-    """With this file size the store does not open, and nothing of it changes."""
+    """Checks that a store does not open with this file size, and that nothing in it changes."""
     before = tree(disk, ROOT)
     with pytest.raises(StoreCorrupt, match=f"mappedFileSizeCommitLog is {size}: correct the configuration"):
         open_store(ROOT, disk, mapped_file_size_commit_log=size)
@@ -521,7 +521,7 @@ def test_a_start_with_another_file_size_changes_no_file_of_which_nothing_is_flus
     check_refused(disk.kill(), size)
     disk = disk.kill()
     log_file = ROOT / "commitlog" / f"{0:020d}"
-    left = disk.read(log_file)[:700]  # as a power loss may leave it
+    left = disk.read(log_file)[:700]  # a power loss can leave a file so short
     disk.remove(log_file)
     disk.pwrite(disk.open(log_file, create=True), left, 0)
     check_refused(disk, size)

@@ -128,7 +128,7 @@ def test_a_failed_sync_of_anything_stops_the_store(call, matching, error, caplog
 
 @pytest.mark.parametrize("cut", ["truncate", "start_over"])
 def test_a_failed_sync_in_a_cut_stops_the_store(cut):
-    """Each sync of a cut can fail, and that is no safer than a failed sync of a flush."""
+    """A cut makes several syncs, and a failure of any one stops the store as a failed flush does."""
     failed = 0
     for nth in range(1, 30):
         disk = MemoryFiles()

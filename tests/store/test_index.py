@@ -22,7 +22,7 @@ SLOTS, ENTRIES = 7, 50
 
 
 def one_by_one(entries: list[tuple[int, int, int]]) -> bytes:
-    """An index file as RocketMQ's putKey makes it: (hash, log offset, store time)."""
+    """Makes the bytes of an index file as RocketMQ's putKey does, from (hash, log offset, store time)."""
     data = bytearray(40 + SLOTS * 4 + ENTRIES * 20)
     count, used, first = 1, 0, None
     for code, offset, timestamp in entries:
@@ -274,7 +274,7 @@ def test_in_small_steps_everything_is_found_once(entries, code, budget, until):
 )
 @example(
     [("a", 0, 0)] * 19 + [("a", 1, 0), ("a", 0, 1)], [0.0, 0.0]
-)  # the last one is older than its file's first time
+)  # the last message is older than the first time in its index file
 def test_a_search_finds_all_of_a_time_although_store_times_fall_within_the_margin(messages, between):
     """In logs of earlier versions, and of RocketMQ, a message can be older than the one before it, by no more than the
     margin.

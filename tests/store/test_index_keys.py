@@ -18,7 +18,7 @@ ROLLED_BACK = 12
 
 
 def one_by_one(batch: list[Record]) -> list[tuple[int, int, int]]:
-    """(hash, log offset, store time) of each entry."""
+    """Returns (hash, log offset, store time) of each entry."""
     entries = []
     for one in batch:
         if one.sys_flag & ROLLED_BACK == ROLLED_BACK:

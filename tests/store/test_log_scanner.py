@@ -44,7 +44,7 @@ def test_runs_are_walked_as_one_by_one(runs, end, cut, skip):
 
 
 def three() -> bytearray:
-    """Three records from log offset 1000 on."""
+    """Returns three records from log offset 1000 on."""
     data = bytearray()
     for _ in range(3):
         one = record.Record("topic", b"x" * 50, commit_log_offset=1000 + len(data), properties={"TAGS": "TagA"})

@@ -45,7 +45,7 @@ def index_files(root: Path) -> list[Path]:
 
 
 def findings(root: Path) -> list[tuple[str, str]]:
-    """(file, what) of the index alone."""
+    """Returns (file, what) of each finding in the index alone."""
     index, end = OfflineIndex(root), 0
     for part in log_parts(root):
         if isinstance(part, Whole):

@@ -27,7 +27,7 @@ PlainAnswer = tuple[int, Status, int, int]
 def plainly(
     store: MessageStore, wanted: Iterable[Range], max_bytes: int, codes: frozenset[int] | None
 ) -> tuple[list[PlainAnswer], list[Record]]:
-    """A frame built record by record."""
+    """Builds a frame record by record."""
     answers: list[PlainAnswer] = []
     found: list[Record] = []
     size = 0

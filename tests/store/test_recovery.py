@@ -35,7 +35,7 @@ KEYED = [("UNIQ_KEY", "id"), ("KEYS", "a b"), ("TAGS", "TagA")]
 
 
 def fill(root: Path) -> None:
-    """A store as a killed process leaves it."""
+    """Makes a store as a killed process leaves it."""
     store = open_store(root)
     for number in range(0, FLUSHED, 3):
         put_three(store, number)
@@ -56,7 +56,7 @@ def close(root: Path) -> None:
 
 
 def position(root: Path, number: int) -> tuple[Path, int]:
-    """The log file of the record with this number, and the position in the file."""
+    """Returns the log file of the record with this number, and the position in the file."""
     shutil.copytree(root, root.parent / "copy")
     store = open_store(root.parent / "copy")
     offset = records_of(store)[number].commit_log_offset
@@ -91,7 +91,7 @@ def index_files(root: Path) -> list[Path]:
 
 
 def remove_blank(root: Path) -> None:
-    """The blank record at the end of the last full log file."""
+    """Overwrites the blank record at the end of the last full log file."""
     path = sorted((root / "commitlog").iterdir())[-2]
     data = path.read_bytes()
     at = data.rindex(bytes.fromhex("cbd43194")) - 4
@@ -184,7 +184,7 @@ def root(filled, tmp_path):
 
 
 def derived(store: MessageStore) -> dict[str, bytes]:
-    """Queues and index as they are on disk; index files by number, because their names are dates."""
+    """Returns queues and index as they are on disk; index files by number, because their names are dates."""
     flush_thoroughly(store, NOW + MINUTE)
     files = Files()
     index = tree(files, store.config.root / "index")
@@ -193,7 +193,7 @@ def derived(store: MessageStore) -> dict[str, bytes]:
 
 
 def rebuilt(store: MessageStore, directory: Path) -> dict[str, bytes]:
-    """Queues and index of a store that is given this store's log and nothing else."""
+    """Returns queues and index of a new store that is given only this store's log."""
     other = open_store(directory)
     for part in range(store.min_offset, store.end_offset, 1000):
         other.append_replicated(part, log_bytes(store, part, min(part + 1000, store.end_offset)))

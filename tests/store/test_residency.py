@@ -31,7 +31,7 @@ PAGE = mmap.PAGESIZE
 class ColdDisk(MemoryFiles):
     """Only pages that were read or written since the last `chill` are in memory."""
 
-    bad: tuple[str, int] | None = None  # what the disk cannot read
+    bad: tuple[str, int] | None = None  # the file and the position that the disk cannot read
 
     def __init__(self) -> None:
         super().__init__()
@@ -328,8 +328,8 @@ def test_the_kernel_is_asked_without_waiting(tmp_path: Path) -> None:
 def test_where_the_kernel_cannot_tell_it_is_read_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unsupported: int
 ) -> None:
-    """On tmpfs, for example, no thread has to read data first, because the loop would not find it in memory
-    afterwards.
+    """On tmpfs, for example, the event loop reads at once: even after a thread's read it would not find the data in
+    memory.
     """
     real = os.preadv
 
@@ -393,9 +393,7 @@ def test_every_page_of_a_range_counts(gone: set[int], size: int, offset: int) ->
 
 
 def test_the_kernel_says_of_each_page_what_a_read_that_does_not_wait_finds(tmp_path: Path) -> None:
-    """The kernel may have evicted any pages: nothing in a file system in memory, and more than was asked for with large
-    folios.
-    """
+    """Kernels evict different pages: none of a file system in memory, and more than was asked for with large folios."""
     path, files = tmp_path / "file", Files()
     path.write_bytes(bytes(range(256)) * (64 * PAGE // 256) + b"and a part of a page")
     handle = files.open(path)

@@ -134,7 +134,9 @@ def test_the_disk_is_as_full_as_df_says(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def idle_queue(disk: MemoryFiles) -> tuple[MessageStore, int]:
-    """20 messages of one queue, whose files and records have expired since the last thorough flush."""
+    """Makes a store with 20 messages in one queue, whose files and records have expired since the last
+    thorough flush.
+    """
     store = open_store(ROOT, disk, file_reserved_time_h=1)
     put(store, "idle", 0, [b"x" * 100] * 20)
     for number in range(40):

@@ -44,7 +44,7 @@ def open_store(root: Path) -> MessageStore:
 
 
 def log_records(root: Path) -> Records:
-    """All records, in one buffer without the blank ones."""
+    """Returns all records in one buffer, without the blank ones."""
     lines = [line for line in dump(root) if line["kind"] == "message"]
     log = b"".join(path.read_bytes() for path in sorted((root / "commitlog").iterdir()))
     data = b"".join(log[line["commitLogOffset"] :][: line["storeSize"]] for line in lines)
