@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 # more than MOST_CALLS calls does not wait at brokers.
 MOST_CALLS = 16
 # The time in seconds that a call waits.  A long time saves calls, because an idle query uses a call for many triggers.
-# A short time lets a process end sooner that is not stopped properly.
+# A short time helps if a process is not stopped properly, because the process then ends sooner.
 CALL_S = 2.0
 
 Place = tuple[str, str]  # topic, broker name

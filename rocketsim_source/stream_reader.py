@@ -1,9 +1,8 @@
 """The interface that Spark calls for a stream, with method names in camel case.  Spark calls `read` in the executors,
 and the methods about offsets in one process on the driver.
 
-Spark makes the reader in two processes, and pickles the reader of the second process.  The reader's constructor
-therefore opens nothing.  The channels and the committing thread are made by the first call that needs them
-(`stream_query.py`).
+Spark makes the reader in two processes, and pickles the reader of the second process.  The reader's constructor opens
+no channel and starts no thread, because the first call that needs them makes them (`stream_query.py`).
 """
 
 from collections.abc import Iterator, Sequence

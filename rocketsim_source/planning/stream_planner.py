@@ -89,8 +89,8 @@ class StreamPlanner:
         at = self.after_losses(starts, states, cuts)
         backlogs: dict[MessageQueue, int] = {}
         for queue, found in states.bounds.items():
-            # A queue with a cut continues at a lower offset, and a batch cannot go back.  This batch therefore reads
-            # nothing of the queue, and the next batch continues from the cut.
+            # A queue that lost records continues at a lower offset, and a batch cannot go back.  This batch therefore
+            # reads nothing of the queue, and the next batch continues from the lower offset.
             if queue in at and queue not in cuts:
                 end = min(found.max_offset, ends.get(queue, found.max_offset))
                 if self.target is not None:
