@@ -12,7 +12,8 @@ MAX_GROUP_LENGTH = 120
 MAX_USERNAME_LENGTH = 127
 MAX_PASSWORD_LENGTH = 255
 
-SERVER_NAME = "1 to 127 letters, digits and %|_.-"  # the rule for names of brokers and clusters, for messages
+# the rule for names of brokers and clusters, as error messages state it
+SERVER_NAME = "1 to 127 letters, digits and %|_.-"
 _SERVER_NAME = re.compile(r"[%|a-zA-Z0-9_.-]{1,127}", re.ASCII)
 _HOST = re.compile(r"[!-+.0-:<-~-]{1,255}", re.ASCII)  # printable characters except "," "/" and ";"
 _PORT = re.compile(r"[0-9]{1,5}", re.ASCII)

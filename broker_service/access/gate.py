@@ -28,7 +28,7 @@ class Users(Protocol):
 
     @property
     def brokers_user(self) -> User | None:
-        """The user with which brokers call each other.  `find_user` returns this object for the name of this user."""
+        """The user with which brokers call each other.  `find_user` with the name of this user returns this object."""
 
     def find_user(self, username: str) -> User | None: ...
 

@@ -5,8 +5,8 @@ request that nobody has signed is therefore neither kept in memory nor decompres
 
 Some calls need no signature.  `unsigned.py` limits how many unsigned requests are received at once.
 
-Streams and long polls stay open for a long time.  When the user of a stream or long poll changes, or the user's
-policies, the call is checked again, and ends if it would no longer be admitted.
+Streams and long polls stay open for a long time.  A stream or long poll is checked again when its user or the user's
+policies are changed, and ends if it would no longer be admitted.
 """
 
 import asyncio
@@ -326,9 +326,9 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
     def _opened(self, user: User, method: str, right: Right, parse: Parse, request: Any, context: Context) -> OpenCall:
         return OpenCall(user, method, right, parse, request, context, self._gate.check)
 
-    # The following handlers are all stream handlers, also for calls with one request.  gRPC receives the request of a
-    # stream handler only when the handler asks for it, but any other request before it calls the handler.  On the wire
-    # a call with one message is the same as a stream with one message.
+    # The following handlers are all stream handlers, also for calls with one request.  gRPC receives a stream
+    # handler's request only when the handler asks for it, but receives any other handler's request before it calls
+    # the handler.  On the wire a call with one message is the same as a stream with one message.
 
     def _unguarded(self, handler: Handler) -> Handler:
         parse: Parse = handler.request_deserializer or _as_it_is

@@ -25,10 +25,11 @@ Key = tuple[str, str]  # group and topic
 
 
 class GroupLag(NamedTuple):
-    """How far a group is behind in a topic: `messages` wait to be acknowledged, and `under_way` of these are delivered.
+    """Says how far a group is behind in a topic.
 
-    `oldest_ms` is the age of the oldest message that is left.  The age is 0 if no message is left, and None if the
-    oldest message cannot be read.
+    `messages` wait to be acknowledged, and `under_way` of these are delivered.  `oldest_ms` is the
+    age of the oldest message that is left.  The age is 0 if no message is left, and None if the oldest message cannot
+    be read.
     """
 
     messages: int
@@ -81,7 +82,8 @@ class Lags:
             )
         store = self._broker.store
         if store.queues.confirm_offset is not None and store.queues.confirm_offset < store.end_offset:
-            # measured again next time, because lags count the newest messages only once a slave has them
+            # these topics are measured again next time, because lags count the newest messages only once a slave has
+            # them
             self._topics_with_news |= topics
         now_ms = self._broker.now_ms()
         return {key: _as_of(found, now_ms) for key, found in self._found.items()}

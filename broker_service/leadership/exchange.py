@@ -67,15 +67,15 @@ class MetadataExchange:
     def accept_offsets(self, slave_id: int, metadata: metadata_pb2.Metadata) -> None:
         """Merges the offsets that a slave accepted while this master was away; offsets only rise.
 
-        Raises ValueError for impossible offsets.  Consumers may have read messages at the end of the slave's log that
-        this master's log does not have, because the master lost them, or because a newer epoch replaced them.  Offsets
-        beyond this log's end are lowered here to the end of their queue, in a new generation of the offset.  Without
-        this step, the slave would hand back the same offsets once the queue has grown past them, and the group would
-        miss the new messages below these offsets.
+        Raises ValueError for impossible offsets.  Consumers may have read messages from the slave's log that this
+        master has lost, or that a newer epoch has replaced.  Offsets beyond this log's end are lowered here to the end
+        of their queue, in a new generation of the offset.  Without the lower offset, the group would skip new messages
+        once the queue has grown past the old offset, because the slave would hand the old offset back.
 
         While this master waits after an unclean stop, no offset is lowered, because another slave may still bring the
-        lost messages.  If these messages stay lost, a new epoch begins, and its beginning lowers the offsets.  Offsets
-        of an unknown topic are kept, since the topic may be made again; offsets of a deleted topic are not kept.
+        lost messages.  If the lost messages do not come back, a new epoch begins, and its beginning lowers the offsets.
+        Offsets of an unknown topic are kept, since the topic may be made again, but offsets of a deleted topic are not
+        kept.
         """
         end_of, mastership = self._broker.store.queues.end, self._broker.mastership
         may_grow = mastership.standing is Standing.WAITING and mastership.begins_epoch
@@ -104,7 +104,7 @@ class MetadataExchange:
         for group, topic, queues in cut:
             for queue, entry in offsets.merge_in_new_generation(group, topic, queues).items():
                 logger.warning(
-                    "group %s has read messages behind the end %d of queue %d of topic %s, and these messages are "
+                    "group %s has read messages beyond the end %d of queue %d of topic %s, and these messages are "
                     "lost: its offset is set to that end",
                     *(group, entry.offset, queue, topic),
                 )
@@ -182,8 +182,8 @@ def delete_queues(store: MessageStore, floors: Mapping[str, Mapping[int, int]]) 
     """Deletes the entries that the queues of these topics had when the topics were deleted.
 
     `floors` are the ends that these queues had when their topics were deleted, as the tombstones store them.  An entry
-    at or after the end of its queue stays, because the entry may belong to a new topic of the same name, even if the
-    file of topics that names the new topic was lost.
+    at or after the end of its queue stays, because it may belong to a new topic of the same name.  The file of topics
+    may have lost that new topic.
     """
     if any(floors.values()) and (queues := store.forget_before(floors)):
-        logger.info("deleted the entries that queues %s had before their topics were deleted", sorted(queues))
+        logger.info("deleted the entries of queues %s that are older than the deletion of their topics", sorted(queues))

@@ -4,7 +4,7 @@ One lock covers opening, following and promotion, so a broker is never a master 
 
 An operator starts a promotion, which has these steps:
 
-1. The slave asks all known brokers of its name how far their logs go, and the name servers for a live master.  The
+1. The slave asks all known brokers of its name how far their logs go, and asks the name servers for a live master.  The
    promotion is refused if another log has more than this one, if a slave does not answer, or if a master is alive.
 2. Every other slave promises to follow no master of a lower epoch.  A slave's log cannot grow after the promise, so the
    logs are compared again now, and the result stays true.
@@ -254,8 +254,8 @@ class Leadership:
             raise InvalidParameter(f"brokerRole={role_name}: this broker is a slave; promoteSlave makes it a master")
         if role_name == BrokerRole.SLAVE.name:
             raise InvalidParameter(
-                "brokerRole=SLAVE: promote another broker, and start this one again with brokerRole=SLAVE and another "
-                "brokerId"
+                "brokerRole=SLAVE: a master becomes a slave only at a restart: promote another broker, and start this "
+                "one again with brokerRole=SLAVE and another brokerId"
             )
         if broker.mastership.standing is Standing.FENCED:
             broker.mastership.check_writable()

@@ -154,8 +154,8 @@ class Membership:
         member = Member(reply.broker_id, address, reply.epoch, reply.end_offset)
         broker.peers.answered(address, [member], reply.epoch, self._address)
         self.fence(reply.epoch, f"broker {reply.broker_id} at {address}")
-        # While the broker that answers takes part in a promotion with a higher epoch, its answer does not rule out that
-        # a newer master begins.
+        # If the broker that answers takes part in a promotion with a higher epoch, a newer master may still begin in
+        # spite of its answer.
         if max(reply.promised_epoch, reply.candidate_epoch) <= broker.epoch:
             broker.mastership.address_answered(address)
         broker.mastership.answered(broker.clock())

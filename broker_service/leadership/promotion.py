@@ -1,9 +1,9 @@
 """Decides whether a slave may be promoted, and how many bytes a promotion cuts at other brokers.  Pure.
 
 A slave may be promoted when every other known slave has answered, and no other log has more than the slave's own log.
-A log has more if the epoch of its last byte is newer, or if these epochs are the same and the log is longer (Raft's
-rule).  When another broker follows the promoted one, the bytes that are not in the promoted broker's history are cut
-from its log.
+A log has more if its last byte has a newer epoch, or if the last bytes of both logs have the same epoch and the log is
+longer (Raft's rule).  When another broker follows the promoted one, it cuts those bytes from its log that are not in
+the promoted broker's history.
 """
 
 from collections.abc import Iterable

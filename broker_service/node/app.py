@@ -47,8 +47,8 @@ async def broker(config: BrokerConfig, machine: Machine | None = None) -> AsyncI
         )
         if config.remoting_port != OFF:
             remoting, found = machine.network.listen_for_front(config.bind_address, config.remoting_port, KEY)
-        # RocketMQ's tools ask for a message at the address in the message's id, so this address has the remoting port
-        # if that port is open.
+        # RocketMQ's tools ask for a message at the address in the message's id.  The address in an id is therefore that
+        # of the remoting port, if the remoting port is open.
         store_host = encode_host(ip_of(config.advertised_host), port if remoting is None else found)
         await node.start(server, host_port(config.advertised_host, port), store_host, remoting)
     except BaseException:

@@ -1,7 +1,7 @@
 """Calls to other brokers and to name servers.  The caller gets an answer or PeerLost, whatever the peer does.
 
-gRPC itself has three ways to report a failure.  gRPC raises AioRpcError for a failed call and InvalidStateError for a
-write to a call that has ended, and returns None for an answer that it cannot decode.
+gRPC itself reports a failure in three ways: by AioRpcError for a failed call, by InvalidStateError for a write to a
+call that has ended, and by None for an answer that it cannot decode.
 """
 
 import asyncio

@@ -50,9 +50,9 @@ async def abort(context: grpc.aio.ServicerContext[Any, Any], error: errors.Rocke
 async def write_first(context: grpc.aio.ServicerContext[Any, Any], message: Any) -> None:
     """Writes the first message of a stream that this process may cancel.
 
-    A cancellation takes effect only after the write has ended, or after FIRST_WRITE_S.  gRPC sends the metadata of a
-    call with its first message.  If the first write is cancelled, gRPC tries to send the metadata again with the
-    status.  The second attempt to send the metadata fails, and the client would wait for ever.
+    A cancellation takes effect only after the write has ended, or after FIRST_WRITE_S.  The metadata of a call go out
+    with its first message.  If the first write is cancelled, gRPC tries to send the metadata again with the status.
+    The second attempt to send the metadata fails, and the client would wait for ever.
     """
     write = asyncio.ensure_future(context.write(message))
     try:

@@ -30,9 +30,7 @@ class SendCall:
 
     @property
     def goes_alone(self) -> bool:
-        """Returns True if a message has a delivery time, because the put path takes a message with a delivery time only
-        by itself.
-        """
+        """Returns True for a message with a delivery time, which the put path takes only by itself."""
         return any(PROPERTY_DELIVER_MS in one.properties for one in self.records)
 
 

@@ -64,7 +64,7 @@ class Port:
         self._notified = broker.members_changed.waiter()
         broker.description_changed.wakes(self._notified)
         self._is_failure_logged = False
-        self._refused = 0  # connections that were refused by fronts that are closed now
+        self._refused = 0  # connections that were refused by earlier fronts, which are closed now
 
     @property
     def connections(self) -> int:
