@@ -1,7 +1,7 @@
 """The requests with which a browser changes something: which actions exist, running one, and a user's own keys.
 
-Another site cannot make a browser send such requests: a session's cookie is only sent from the console's own pages, the
-Origin must be the console's, and each request has the token of its session in a header.
+Another site cannot make a browser send such a request.  A session's cookie is only sent from the console's own pages,
+the Origin must be the console's, and each request has its session's token in a header.
 """
 
 import asyncio

@@ -43,8 +43,8 @@ SMALL_BROKER = {
 
 
 class ServerProcess(local_cluster.ServerProcess):
-    """A server process that can run another version's code and in another environment.  Its errors show the server's
-    log.
+    """A server process that can run another version's code and in another environment.  Errors of a ServerProcess show
+    the server's log.
     """
 
     start_timeout_s = stop_timeout_s = PROCESS_PATIENCE_S

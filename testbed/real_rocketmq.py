@@ -193,7 +193,7 @@ class RocketMQ:
 
     @property
     def address(self) -> str:
-        """The address of the master, `host:port`."""
+        """Returns the address of the master, `host:port`."""
         return self.master.address
 
     def run(self, *main: str, heap: str = "512m", version: str | None = None) -> str:

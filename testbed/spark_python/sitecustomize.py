@@ -5,9 +5,9 @@ Python imports this module when it starts, because `testbed.spark_processes` put
 - A process that Spark starts for a stream connects to the JVM before it imports anything else.  The JVM waits ten
   seconds for this connection (Spark's `PythonWorkerFactory.createSimpleWorker`).  Spark's own code connects after its
   imports, which may take longer on a busy machine.
-- A process imports Spark's modules from where they are installed.  Without this, Spark
-  puts an archive of the same modules first on the path.  Every process would compile these modules again, which takes
-  two thirds of the CPU time of its start.
+- A process imports Spark's modules from where they are installed, not from the archive that Spark puts first on the
+  path.  From the archive, every process would compile the modules again, which takes two thirds of the CPU time of its
+  start.
 """
 
 import os

@@ -102,7 +102,7 @@ class Bench:
 
     @contextmanager
     def java_consumer(self, topic: str, group: str, home: Path, *namespace: str) -> Iterator[Program]:
-        """A push consumer of RocketMQ's client, which prints what it gets."""
+        """Runs a push consumer of RocketMQ's client, which prints what it gets."""
         home.mkdir()
         main = (str(HERE / "Beside.java"), self.rocketmq.name_server, topic, group, *namespace)
         with Program(home, java(self.rocketmq.jars, home, "128m", *main)) as program:

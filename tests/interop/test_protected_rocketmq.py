@@ -193,7 +193,7 @@ def test_a_slave_that_serves_no_reads_is_left_for_its_master(strict: RocketMQ) -
 
 @pytest.fixture(scope="module")
 def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RocketMQ]:
-    """Maven Central lacks the proxy of 5.1.4."""
+    """Starts RocketMQ with a proxy, only in the newest version, because Maven Central lacks the proxy of 5.1.4."""
     with running(tmp_path_factory.mktemp("proxied") / "servers", proxy=True) as rocketmq:
         yield rocketmq
 

@@ -43,7 +43,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
 
 
 def columns(printed: str) -> list[list[str]]:
-    """The rows of a table."""
+    """Returns the rows of a table, each as the list of its columns."""
     return [line.split() for line in printed.splitlines() if line.strip() and not line.startswith("#")]
 
 

@@ -184,7 +184,7 @@ class Broker:
         self.process.die()
 
     def lose_power(self) -> None:
-        """The machine loses its power: what was not synced may be lost, and no peer is notified."""
+        """Lets the machine lose its power.  Data that was not synced may be lost, and no peer is notified."""
         self._powerless = True
         self.kill()
 

@@ -91,7 +91,7 @@ class Wire:
             connection.end_died(host, silently=silently)
 
     def is_back(self, host: str) -> None:
-        """The machine has power again and does not know its former connections."""
+        """Notes that the machine has power again, and that it does not know its former connections."""
         self.dark.discard(host)
         for connection in list(self.calls.values()):
             connection.reset_of_the_dead(host)

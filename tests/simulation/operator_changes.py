@@ -1,5 +1,5 @@
-"""An operator who deletes a topic and changes groups in the simulated world, while producers send to that topic and
-commit its transactions, and delayed messages for it become due.
+"""An operator deletes a topic and changes groups in the simulated world.  Meanwhile producers send to that topic and
+commit its transactions, and delayed messages for the topic become due.
 """
 
 import random

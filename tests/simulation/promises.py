@@ -200,7 +200,7 @@ class Promises:
                 by_ok=False,
             )
             if self._is_of_the_past(message) or self._is_left_behind(message):
-                continue  # a broker that does not know the new master yet may still serve such records
+                continue  # a broker that does not know the new master yet may serve records that will be cut
             self._oblige(message)
             self.queues.told(message, one)
         return given
@@ -235,7 +235,8 @@ class Promises:
         """Returns True if the broker may have read damage outside of a body, on its own disk or from a broker that it
         followed.
 
-        RocketMQ's format has a checksum of the body only, so such damage may have become part of the broker's queues.
+        RocketMQ's format has a checksum of the body only, so damage outside of a body may have become part of the
+        broker's queues.
         """
         return bool(broker.disk.damages) or any(
             broker.log(first, last) == became for first, last, became in self.tainted
@@ -417,9 +418,9 @@ class Promises:
     def _first(self, broker: Broker) -> int:
         """Returns where the log begins.
 
-        A slave starts over if its log ended before its master's log begins.  Such a slave has no file or no record for
-        a moment, or until its next start if its disk fails.  Meanwhile the slave's log counts as beginning where the
-        master's log begins, because everything earlier has expired.
+        A slave starts over if its log ended before its master's log begins.  A slave that starts over has no file or no
+        record for a moment, or until its next start if its disk fails.  A log without records counts as beginning where
+        the master's log begins, because everything earlier has expired.
         """
         starts = [
             [int(path.name) for path in one.disk.files_below(one.root / "commitlog")]

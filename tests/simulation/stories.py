@@ -231,7 +231,7 @@ def a_slave_that_is_behind_hands_back_an_offset_before_another_one_brings_its_re
 
 def a_slave_goes_on_behind_zeros_in_its_journal(world: World) -> None:
     """While the master is down, a power loss takes the first of the slave's last commits, but not the others.  After
-    that, the slave takes another commit, and is killed before its offsets are in another file.
+    the power loss, the slave takes another commit, and is killed before its offsets are in another file.
     """
     master, slave = pair_alone(world, 20)
     master.kill()

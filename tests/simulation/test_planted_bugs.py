@@ -66,12 +66,12 @@ def ack_early(plant):
 
 
 def skip_the_sync(plant):
-    """A flush says that it is done without having synced."""
+    """A flush says that it is done although it has not synced."""
     plant(CommitLog, "sync", lambda *_, **__: None)
 
 
 def believe_the_page_cache(plant):
-    """A start takes what it finds above the flushed offset for flushed, without a sync."""
+    """A start counts everything that it finds above the flushed offset as flushed, without a sync."""
     plant(recovery, "_written_again", lambda log, scan, begin: iter(scan))
 
 
@@ -181,7 +181,7 @@ def a_cut_marks_nothing(plant):
 
 
 def offsets_begin_anew(plant):
-    """The offsets of a queue without any record are forgotten by files and summary."""
+    """Files and summary forget the offsets of a queue whose records are all gone."""
     plant(QueueTable, "resume_offsets", lambda self: self._remembered.clear())
 
 
@@ -205,7 +205,7 @@ def take_an_unreadable_flushed_offset_for_none(plant):
 
 
 def cut_at_any_damage(plant):
-    """A start also cuts below the flushed offset."""
+    """A start cuts the log even below the flushed offset."""
     plant(recovery, "_expect", lambda log, scan, flushed: None)
 
 
@@ -221,7 +221,7 @@ def delete_what_is_young(plant):
 
 
 def forget_what_was_delivered(plant):
-    """The log is not read for deliveries since the positions were last saved."""
+    """A start does not read the log for the deliveries that came after the positions were last saved."""
     plant(schedule_service, "replayed_positions", lambda *_: iter(()))
 
 
@@ -363,7 +363,9 @@ def test_a_planted_bug_fails_the_test_that_is_named_for_it(monkeypatch, tmp_path
 
 @functools.cache
 def keeps_every_promise(seed, story):
-    """Checks that the story breaks no promise without a bug.  Bugs that the same story shows share one such run."""
+    """Checks that the story breaks no promise without a bug.  Bugs that the same story shows share one run of this
+    check.
+    """
     World(seed).play(story)
 
 

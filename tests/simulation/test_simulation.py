@@ -51,8 +51,8 @@ def test_a_failing_run_is_shrunk_to_what_it_takes():
 
 
 def test_a_slave_that_was_away_may_show_what_its_master_has_lost(monkeypatch):
-    """Only a slave that was away may show such records, because a returning master asks all other slaves before it
-    continues.
+    """Only a slave that was away may show records that its master has lost, because a returning master asks all other
+    slaves before it continues.
     """
     story = stories.a_slave_that_was_away_shows_what_its_master_has_lost
     World(ASYNC_MASTER_ASYNC_FLUSH).play(story)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine
 from itertools import count
 from typing import Any
 
-# The base of asyncio's own loops.  It is `Any` because its types do not describe its private parts.
+# The base of asyncio's own loops, as `Any` because its types do not describe its private parts.
 _Base: Any = base_events.BaseEventLoop
 _current: contextvars.ContextVar["Process | None"] = contextvars.ContextVar("process", default=None)
 BEGIN_S = 1000.0
@@ -22,7 +22,7 @@ SHORTEST_S = 1e-6
 
 
 class Process:
-    """Tasks and callbacks that die together.  When they die, each `on_death` callback is called once."""
+    """Tasks and callbacks that die together.  When the process dies, each `on_death` callback is called once."""
 
     def __init__(self, loop: "VirtualLoop", name: str) -> None:
         self.loop = loop

@@ -800,8 +800,9 @@ class World:
     def _promote_who_begins_behind_the_master(self) -> None:
         """Stops a master that cannot continue, and promotes its slave without force.
 
-        Such a master has lost the end of its log, and retention at its slaves has deleted the first records of that
-        end.  The master cannot fetch the deleted records, and both brokers say that the slave must be promoted.
+        A master cannot continue if it has lost the end of its log, and retention at its slaves has deleted the first
+        records of that end.  The master cannot fetch the deleted records, and both brokers say that the slave must be
+        promoted.
         """
         for master in self.brokers:
             if master.standing is not Standing.WAITING:

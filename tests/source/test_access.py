@@ -24,7 +24,7 @@ TIMEOUT_S = PROCESS_PATIENCE_S
 
 @pytest.fixture
 def broker(spark: Any, tmp_path: Path) -> Iterator[BrokerThread]:
-    """User spark may send to and read T."""
+    """Yields a broker with a user `spark` that may send to and read topic T."""
     with broker_thread(tmp_path / "broker", mapped_file_size_commit_log=8 << 20, **KEYS) as started:
         access = started.node.access
         assert access is not None

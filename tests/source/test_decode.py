@@ -241,9 +241,7 @@ def test_a_schema_that_does_not_fit_is_refused(columns: dict[str, str], says: st
 
 
 def test_a_schema_whose_elements_may_not_be_null_is_not_compared_with_itself() -> None:
-    """Both schemas have the same text, so an error with these texts would say nothing, as in "properties is
-    map<string,string>, not map<string,string>".
-    """
+    """Both schemas have the same text, so an error that only shows both texts would not help."""
     options = source_options({"nameServer": "h:1", "topic": "T", "schemaProfile": "kafka"}, streaming=True)
     schema = StructType().add("headers", ArrayType(HEADERS.elementType, containsNull=False))
     with pytest.raises(OptionError, match=r"headers is array<.*> with elements that may be null.*leave containsN"):

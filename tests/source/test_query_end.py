@@ -42,7 +42,7 @@ def lag_at_the_end(pair: Bench, checkpoint: str, held: Path, bug: str | None = N
     pair.spark.dataSource.register(LateCommits)
     topic, group = pair.topic(20), pair.name("group")
     planted = {BUG: bug} if bug else {}
-    # One batch and one commit, which is under way when the process is told to end.
+    # The query has one batch and one commit, which is under way when the process is told to end.
     options = {"group": group, "startingOffsets": "earliest", "commitInitialOffset": False, "commitTimeoutMs": "30s"}
     reader = pair.spark.readStream.format(LateCommits.name())
     stream = reader.options(**pair.options(topic, **options), **{HELD: str(held)}, **planted).load()

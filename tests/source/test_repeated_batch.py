@@ -77,7 +77,7 @@ def fresh_cluster() -> MemoryCluster:
 
 
 def lagging_cluster(has: int, *queues: MessageQueue) -> MemoryCluster:
-    """All readers are sent to the slave, which lacks the ends of these queues."""
+    """Returns a cluster that sends all readers to its slave, which has only `has` records of these queues."""
     cluster = fresh_cluster()
     cluster.packed = True
     for broker in cluster.brokers.values():

@@ -53,7 +53,7 @@ def test_progress_shows_lag_group_and_route(pair: Bench, checkpoint: str) -> Non
     assert latest["group"]["name"] == group
     assert latest["route"] == {"broker-a": 0}
     wait_until(lambda: source_progress(query)["latestOffset"]["lag"]["total"] == 0, "the last batch", TIMEOUT_S)
-    # The tasks of earlier batches have used this transport.  The broker may offer another one, see test_stream_query.
+    # Tasks of earlier batches have used this transport.  The broker may offer another one (see test_stream_query).
     assert source_progress(query)["latestOffset"]["transport"] == {"broker-a": "stream"}
     assert source_progress(query)["latestOffset"]["recordKernels"] in ("compiled", "python")
     query.stop()

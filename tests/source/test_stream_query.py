@@ -66,7 +66,7 @@ def planned(found: StreamQuery, start: StreamOffset, end: StreamOffset) -> dict[
 
 
 def test_a_stream_that_starts_behind_its_end_is_refused_before_its_first_batch() -> None:
-    """Otherwise the stream would read nothing for ever, without an error."""
+    """If it were not refused, the stream would read nothing for ever, without an error."""
     with pytest.raises(OptionError, match="T@broker-a:0 would be read from 5 to 3: it starts after its end"):
         driver(cluster_with(), startingOffsets='{"T":5}', endingOffsets='{"T":3}').initial_offset()
 
@@ -139,7 +139,7 @@ def test_a_start_is_not_kept_if_it_need_not_be() -> None:
 
 
 def test_an_anchored_end_replayed_with_another_start_reads_nothing() -> None:
-    """Spark asks for such a batch when it replays batch 0 and `latest` has moved."""
+    """Spark asks for a batch whose end is before its start when it replays batch 0 and `latest` has moved."""
     found = driver(cluster_with())
     assert found.partitions(StreamOffset({Q0: 7, Q1: 7}), StreamOffset({Q0: 3, Q1: 3}, anchor=True)) == []
 

@@ -22,7 +22,7 @@ Row = tuple[MessageQueue, int, int]
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> MemoryCluster:
-    """A pair with fifty messages in each of two queues."""
+    """Returns a pair with fifty messages in each of two queues."""
     made = MemoryCluster(0, 1)
     for queue in (Q0, Q1):
         made.put(queue, 50)
@@ -94,7 +94,7 @@ def test_what_no_broker_has_can_be_left_out_and_is_counted(
 
 
 def test_a_run_of_unreadable_records_costs_a_few_calls(cluster: MemoryCluster) -> None:
-    """A producer that marks uncompressed bodies as compressed can cause such a run."""
+    """A producer that marks uncompressed bodies as compressed can cause a long run of unreadable records."""
     damage(cluster, "body", range(50), 0, 1)
     assert read(corrupt="skip") == []
     calls = sum(len(broker.pulls) for broker in cluster.brokers.values())

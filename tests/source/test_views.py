@@ -207,7 +207,7 @@ def test_the_document_has_the_columns_of_each_view() -> None:
 
 
 def parsed(schema: str) -> Any:
-    """A schema of simple columns, without a session."""
+    """Returns a schema of simple columns, without a Spark session."""
     from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
     kinds = {"bigint": LongType(), "int": IntegerType()}

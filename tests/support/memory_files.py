@@ -1,5 +1,5 @@
-"""A disk in memory that implements the store's file interface.  Such a disk can tear writes, fill up, fail and lose
-power.
+"""A disk in memory that implements the store's file interface.  A disk in memory can tear writes, fill up, fail and
+lose power.
 
 The disk keeps unsynced changes apart.  `kill` keeps all unsynced changes.  `power_loss` keeps a random choice of them:
 some of the written sectors, any size that a file has had since its last sync, and any of the unsynced names in a
@@ -7,11 +7,11 @@ directory, in no order.  Calls that change something are numbered in order, so t
 one.
 
 Failures are those of ext4 and XFS on Linux.  After a failed `fdatasync` the pages count as clean.  This process and the
-next one can read such pages as long as they stay in the page cache.  The next sync succeeds without writing them.
-`power_loss` (or `evict`, when memory is short) shows what the disk really has.  Writing the same bytes again makes the
-pages dirty.  A full disk refuses new names and new blocks, also blocks for the holes of a sparse file.  A call that
-needs more blocks than are free does a part of its work.  A sector that is `bad` cannot be read until all of it is
-written again.
+next one can read the unwritten pages as long as they stay in the page cache.  The sync after a failed one succeeds
+without writing these pages.  `power_loss` (or `evict`, when memory is short) shows what the disk really has.  Writing
+the same bytes again makes the pages dirty.  A full disk refuses new names and new blocks, also blocks for the holes of
+a sparse file.  A call that needs more blocks than are free does a part of its work.  A sector that is `bad` cannot be
+read until all of it is written again.
 """
 
 import errno

@@ -1,7 +1,7 @@
 """File systems that tests mount: one that loses its power, and one that is small.
 
-Both file systems need root, and the one that loses its power also needs mkfs.ext4 and loop devices.  Without these, the
-tests are skipped.
+Both file systems need root, and the one that loses its power also needs mkfs.ext4 and loop devices.  Tests are skipped
+where they lack what their file system needs.
 """
 
 import fcntl
@@ -49,7 +49,7 @@ class PowerlessDisk:
         assert not done.returncode, done.stderr
 
     def lose_power(self) -> None:
-        """From now on nothing is written to the disk; unwritten data is lost."""
+        """Stops all writes to the disk.  Unwritten data is lost."""
         handle = os.open(self.mount, os.O_RDONLY | os.O_DIRECTORY)
         try:
             fcntl.ioctl(handle, SHUTDOWN, NO_LOG_FLUSH)

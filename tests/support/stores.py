@@ -74,7 +74,7 @@ def put(
 
 
 def flush_thoroughly(store: MessageStore, now_ms: int = NOW) -> None:
-    """Syncs queues and index, too, as the store does once a minute.  Give a second call a `now_ms` that is a minute
+    """Syncs queues and index, too, as the store does once a minute.  A second call needs a `now_ms` that is a minute
     later.
 
     Only the first 64 queue files are synced.

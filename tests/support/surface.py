@@ -2,8 +2,8 @@
 
 `python -m tests.support.surface` adds new lines to the golden files in tests/data/surface; tests/test_surface.py
 compares.  A line does not say where something is implemented, so a move inside a package changes no line.  Required
-arguments and options are in their owner's line, and optional ones have lines of their own.  A compatible addition
-therefore only adds lines.
+arguments and options are in their owner's line, and optional ones have lines of their own.  A compatible change
+of the surface only adds lines.
 """
 
 import argparse

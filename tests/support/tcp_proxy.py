@@ -134,7 +134,7 @@ class TcpProxy:
             pass
         finally:
             delivering.cancel()
-            # One end is closed, so the other one is closed when the bytes between them have arrived.
+            # When one end is closed, the other end is closed after the bytes between them have arrived.
             writer.transport.abort() if delivering.cancelled() else writer.close()
 
     async def _close(self) -> None:

@@ -144,8 +144,8 @@ def do_fifo(endpoints: str, topic: str) -> None:
 
 
 class Checker(TransactionChecker):
-    """A checker that does not know the answer when it is first asked.  Its later answers are what the message's body
-    says.
+    """A checker that does not know the answer when it is first asked.  When the checker is asked again, it answers what
+    the message's body says.
     """
 
     def __init__(self) -> None:

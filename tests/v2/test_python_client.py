@@ -30,7 +30,9 @@ async def run(home: Path, *arguments: str, **environment: str) -> dict[str, Any]
 
 
 async def output_of(home: Path, *arguments: str, **environment: str) -> str:
-    """What Python prints.  The client writes a log into its user's home when it is imported."""
+    """Runs Python with these arguments, and returns what it prints.  The client writes a log into its user's home when
+    it is imported.
+    """
     program = await asyncio.create_subprocess_exec(
         sys.executable,
         *arguments,

@@ -48,7 +48,9 @@ async def test_the_queues_of_a_topic_at_the_endpoints_that_were_dialled(tmp_path
 
 
 async def test_topics_of_rocketmqs_newer_types_say_so_and_are_sent_nothing(tmp_path: Path) -> None:
-    """A store that RocketMQ has written may have such topics, although this broker's operators cannot make them."""
+    """A store that RocketMQ has written may have topics of these types, although this broker's operators cannot make
+    them.
+    """
     async with v2_broker(tmp_path) as (node, client):
         for name, of_type, sent in (
             ("PRIORITY", d.PRIORITY, message("PRIORITY", priority=1)),

@@ -171,8 +171,8 @@ async def test_settings_that_cannot_be_end_the_stream(tmp_path: Path, settings: 
 
 @pytest.mark.parametrize("client_type", [d.LITE_PUSH_CONSUMER, d.LITE_SIMPLE_CONSUMER])
 async def test_a_consumer_of_lite_topics_does_not_start(tmp_path: Path, client_type: d.ClientType) -> None:
-    """RocketMQ's proxy also refuses such a consumer in a group without lite topics, where it would get all messages of
-    its topic.
+    """RocketMQ's proxy also refuses a consumer of lite topics in a group without these, where the consumer would get
+    all messages of its topic.
     """
     async with v2_broker(tmp_path) as (_, client):
         stream = client.calls.Telemetry(metadata=CLIENT)

@@ -229,7 +229,7 @@ async def test_a_half_message_is_the_same_one_if_what_its_user_has_set_is_the_sa
 
 @pytest.mark.parametrize("differs", ["body", "tag", "user_properties", "message_group"])
 async def test_another_message_under_the_id_of_an_open_transaction_is_refused(tmp_path: Path, differs: str) -> None:
-    """Otherwise the second message's sender would commit the first message."""
+    """If the broker accepted the second message, its sender would commit the first message."""
     async with v2_broker(tmp_path, **QUIET) as (node, client):
         await prepare(client, "a")
         another = half("a")
@@ -258,8 +258,8 @@ async def test_of_two_messages_that_begin_one_transaction_at_once_one_is_refused
 
 
 async def test_the_id_of_a_transaction_that_has_ended_begins_no_other_one(tmp_path: Path) -> None:
-    """Otherwise a repeated commit of the ended transaction would commit the new message.  A repeated send of the ended
-    transaction's own message gets the same answer as before.
+    """If the id could begin another transaction, a repeated commit of the ended one would commit the new message.  A
+    repeated send of the ended transaction's own message gets the same answer as before.
     """
     async with v2_broker(tmp_path, **QUIET) as (node, client):
         await prepare(client, "a")
@@ -508,8 +508,8 @@ async def test_a_restart_knows_what_is_open_with_and_without_a_snapshot(tmp_path
 
 
 async def test_a_copy_of_rocketmqs_is_found_in_front_of_its_last_op_record(tmp_path: Path) -> None:
-    """RocketMQ writes op records some seconds after the committed copies, one for many copies.  The search for a copy
-    must therefore begin before the last op record.
+    """RocketMQ writes an op record some seconds after the copies of committed messages, one for many copies, so the
+    search for a copy must begin before the last op record.
     """
     async with v2_broker(tmp_path, **QUIET) as (node, client):
         await prepare(client, "a", "b")
@@ -683,8 +683,8 @@ async def test_a_repeated_end_waits_for_the_slave_like_the_first_one(tmp_path: P
 
 
 async def test_a_half_message_that_moves_keeps_how_often_and_when_it_was_asked_for(tmp_path: Path) -> None:
-    """Otherwise the broker would count its checks of a transaction from zero again, whenever the log file of the half
-    message expires.
+    """A broker that forgot this would count its checks of the transaction from zero again, whenever the log file of the
+    half message expires.
     """
     async with v2_broker(tmp_path, **QUIET) as (node, client):
         await prepare(client, "a")
