@@ -190,7 +190,8 @@ STAYS_OUT_OF = {
     "rocketsim_source/planning/offsets.py": {"grpc", "time", "logging", "pyspark"},
     "rocketsim_source/planning/splits.py": {"grpc", "time", "logging", "pyspark"},
     "rocketsim_source/planning/starts.py": {"grpc", "time", "logging", "pyspark"},
-    # The official clients register the same names: in one process with theirs, ours cannot be imported.
+    # The official clients register Protobuf messages of the same names, so our copies cannot be imported in one process
+    # with theirs.
     "rocketsim_client": {
         *(
             "broker_service",
@@ -395,7 +396,9 @@ def test_an_operators_command_takes_four_files(names, subject):
 
 
 def test_files_are_mapped_in_one_place():
-    """This file hands out views only, because a map's own `find` and `rfind` read beyond its end in Python 3.11.2."""
+    """Only this file maps files, and hands out views, because a map's own `find` and `rfind` read beyond its end in
+    Python 3.11.2.
+    """
     packages = ("broker_service", "rocketsim_client", "rocketsim_source", "rocketsim_cli", "proto", "benchmarks")
     mapping = {path for where in packages for path in sources(where) if "mmap" in imported_modules(path)}
     assert mapping == {ROOT / "broker_service/store/files.py"}

@@ -544,8 +544,8 @@ async def test_a_client_of_one_user_is_not_that_of_another(tmp_path: Path) -> No
 
 
 async def test_polls_of_one_user_are_not_those_of_another_ones_client(tmp_path: Path) -> None:
-    """A client may hold a share of all polls.  Another user can neither use up that share nor end those polls, whatever
-    client id it sends.
+    """A client may hold a share of all polls.  Another user can neither use up that share nor end the polls, whatever
+    client id that user sends.
     """
     other = Credentials("other", "0th3r")
     async with (

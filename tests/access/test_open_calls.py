@@ -74,7 +74,7 @@ async def telemetry(v2: Any, who: Credentials, client_id: str) -> Any:
 
 
 async def is_refused(stream: Any) -> None:
-    """Checks the refusal, whether or not the last write to this stream had ended: a client does not know that."""
+    """Checks that the broker has refused a stream, whether or not the broker's last write to the stream had ended."""
     try:
         assert (await asyncio.wait_for(stream.read(), 60)).status.code == d.UNAUTHORIZED
         assert await asyncio.wait_for(stream.read(), 60) is grpc.aio.EOF

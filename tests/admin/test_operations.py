@@ -529,8 +529,8 @@ async def test_a_message_that_expires_between_search_and_read_is_not_there(
 async def test_what_an_answer_has_no_room_for_follows_where_others_expired(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of four messages, newest first, an answer has room for two, the third has expired, and the search goes on with
-    the fourth.
+    """Of four messages, newest first, an answer has room for two; the third has expired, and the next answer begins
+    with the fourth.
     """
     monkeypatch.setattr(messages, "MAX_QUERY_BYTES", 2500)
     async with running(tmp_path) as node:

@@ -321,7 +321,7 @@ async def test_no_configured_slave_ends_its_master(tmp_path: Path, behaves: Any)
 
 
 def master_says(**metadata: Any) -> tuple[Any, ...]:
-    """What a master sends to a new slave: handshake, heartbeat, metadata, bytes."""
+    """Returns what a master sends to a new slave: handshake, heartbeat, metadata, bytes."""
     message, epochs = replication_pb2.MasterMessage, [replication_pb2.Epoch(epoch=1)]
     return (
         message(handshake=replication_pb2.HandshakeReply(epochs=epochs)),
@@ -432,7 +432,7 @@ async def test_no_other_slave_ends_one_that_calls_the_roll_for_its_promotion(tmp
 async def test_no_other_slave_ends_one_that_asks_it_for_a_promise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, behaves: Stream
 ) -> None:
-    """The other slave answers the roll call correctly, and misbehaves only when it is asked for a promise."""
+    """The other slave answers the roll call correctly, and misbehaves only when the candidate asks for a promise."""
     monkeypatch.setattr(roll_call, "ANSWER_WITHIN_S", 60.0)
     member = replication_pb2.GetMemberResponse(broker_id=2)
     enough = 0.1 if behaves is hears_and_is_silent else 60.0

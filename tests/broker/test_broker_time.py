@@ -72,7 +72,9 @@ def test_a_step_that_does_not_last_moves_no_time(by_ms):
 
 
 def test_a_step_ahead_that_lasts_is_believed_but_not_by_retention():
-    """A virtual machine that was paused shows such a step, because its clock since boot stood still, too."""
+    """A virtual machine that was paused shows a step ahead that lasts, because its clock since boot stood
+    still, too.
+    """
     machine = Machine()
     machine.off_ms = 8 * HOUR
     machine.let_pass(BELIEVED_AFTER_MS + 1000)

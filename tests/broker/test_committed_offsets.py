@@ -1,4 +1,4 @@
-"""A committed offset that was answered COMMIT_OK by a SYNC_MASTER is on the slave, too, and never goes back."""
+"""A committed offset that a SYNC_MASTER answered with COMMIT_OK is also on the slave, and never goes back."""
 
 import asyncio
 import errno

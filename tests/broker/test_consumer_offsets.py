@@ -236,7 +236,7 @@ def test_a_crash_anywhere_in_a_compaction_loses_nothing(tmp_path: Path) -> None:
         expected = everything(offsets)
         compaction = offsets.compaction(now_ms=1)
         assert compaction is not None
-        offsets.commit("g", "t", {2: 5})  # this commit comes while the files are being written
+        offsets.commit("g", "t", {2: 5})  # the commit comes while the files are being written
         expected["g", "t"][2] = OffsetEntry(0, 5)
         object.__setattr__(compaction, "file", Crashing(compaction.file, int(point > 0)))
         object.__setattr__(compaction, "generations_file", Crashing(compaction.generations_file, int(point > 1)))

@@ -154,7 +154,7 @@ def test_queues_that_a_slave_had_no_time_to_delete_of_a_topic_made_again_go_at_i
 
 
 def test_a_topic_that_a_master_does_not_name_keeps_its_queues_over_a_restart() -> None:
-    """The master's table may be lost.  A topic that was deleted and created again before that keeps its queues, too."""
+    """The master's table may be lost.  A topic that had been deleted and created again also keeps its queues."""
     node = with_a_topic(disk := MemoryFiles())
     version = node.topics.version.next(2)
     node.topics.adopt(version, [], {}, complete=True)

@@ -176,7 +176,7 @@ async def test_consumers_keep_what_they_have_seen_of_a_master_that_becomes_synch
 
 
 async def test_what_was_acknowledged_before_a_slave_heard_of_the_change_does_not_count(tmp_path: Path) -> None:
-    """Those bytes may not be on the slave's disk."""
+    """The bytes that were acknowledged before the change may not be on the slave's disk."""
     async with pair(tmp_path, broker_role=SYNC) as (master, _):
         (stream,) = master.replication_master.streams
         confirmed = master.acknowledgements.confirm_offset

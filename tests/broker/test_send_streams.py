@@ -319,8 +319,8 @@ async def test_more_clients_than_there_may_be_are_sent_to_grpc(tmp_path: Path, m
 async def test_more_connections_than_there_may_be_are_sent_to_grpc(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The broker says so instead of only closing: otherwise a client that has sent its whole frame could not know
-    whether it was stored.
+    """The broker answers that it has no room, because a client that has sent its whole frame could not tell from a
+    closed connection that the frame is not stored.
     """
     monkeypatch.setattr(range_streams, "MAX_CONNECTIONS", 1)
     async with running(tmp_path) as node, half_sent(node), connected(node) as second:

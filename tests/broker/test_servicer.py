@@ -110,7 +110,9 @@ async def test_a_refusal_has_a_status_a_reason_and_rocketmqs_number(
 
 
 async def test_only_a_master_that_may_write_says_that_a_topic_does_not_exist(tmp_path: Path) -> None:
-    """A fenced master does not know the topics that were created since; readers must not take them for deleted."""
+    """A fenced (replaced) master does not know the topics that were created since; readers must not take them for
+    deleted.
+    """
     async with running(tmp_path) as node, stub_of(node) as stub:
         await put(node, "t", b"x")
         node.mastership.newer_epoch(10_000, "a newer master")

@@ -174,7 +174,7 @@ async def test_a_certificate_is_replaced_while_the_broker_runs(
         said = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
         assert len(said) == 1 and "read before" in said[0] and f"tlsKey={files['tls_key']}" in said[0]
         caplog.clear()
-        replace("ed25519", files["tls_cert"], files["tls_key"])  # gRPC would accept no connection with such a key
+        replace("ed25519", files["tls_cert"], files["tls_key"])  # gRPC would accept no connection with an Ed25519 key
         assert await asyncio.to_thread(certificate_of, node.address) == "test renewed"
         assert "read before" in caplog.text and "of a kind that gRPC does not take" in caplog.text
         replace("server", files["tls_cert"], files["tls_key"])

@@ -160,7 +160,7 @@ def test_a_hanging_master_costs_one_timeout_and_then_none(cluster):
 
 
 def test_a_queue_that_is_not_there_does_not_hide_the_others(cluster, reader):
-    """A broker refuses a whole call if one of its queues does not exist."""
+    """A broker refuses a whole call that names a queue that does not exist."""
     asked = [QUEUE, MessageQueue("T", "broker-a", 7)]
     assert set(reader.bounds("T", asked)) == {QUEUE}
     assert set(reader.bounds("T", asked[1:])) == set()

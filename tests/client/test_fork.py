@@ -10,7 +10,7 @@ from rocketsim_client import Cluster, Consumer, Message, Producer, PullConsumer
 from testbed.polling import wait_until
 from testbed.processes import Processes
 
-# Users of Spark fork processes that have threads, so the tests do it, too.
+# Spark forks processes that have threads, so the tests do it, too.
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
 
 LIMIT_S = 5.0

@@ -861,7 +861,7 @@ def test_iterating_goes_on_when_a_broker_is_back(tmp_path: Path, caplog: pytest.
     iterating.start()
     wait_until(lambda: "is asked again later" in caplog.text, "that its broker is missed")
     with broker_thread(tmp_path, listen_port=port) as broker:
-        consumer.ack(first)  # their handles are from before the restart
+        consumer.ack(first)  # the handles of these messages are from before the restart
         consumer.nack(second, delay_s=0)
         again = iterated.get(timeout=SOON_S)
         assert (again.body, again.delivery_attempt) == (b"2", 2)
@@ -917,7 +917,7 @@ def test_a_broker_that_does_not_answer_takes_no_time_from_what_is_given_back_to_
     monkeypatch.setattr(renewals[-1].thread, "join", joined.append)
     consumer.close(timeout_s=8)
     assert passed_s <= 8.1 and others == [4]
-    assert joined == [4]  # the wait for the renewal thread gets half of the close's time, too
+    assert joined == [4]  # the wait for the renewal thread also gets half of the close's time
     answering = held[1].broker_name
     with Consumer("", "g", "T", brokers={answering: brokers[answering]}, timeout_s=SOON_S) as next_:
         (again,) = next_.receive(timeout_s=SOON_S)

@@ -188,8 +188,8 @@ def test_one_total_timeout_bounds_a_send_to_brokers_that_hang(cluster, monkeypat
 
 @pytest.fixture
 def held_routes(monkeypatch):
-    """After `held_routes(producer)` no question for a route is answered; the call returns the list of those
-    questions.
+    """After `held_routes(producer)` no question for a route is answered; the returned list collects the topics that
+    were asked for.
     """
     answer = threading.Event()
 

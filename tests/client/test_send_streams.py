@@ -102,7 +102,7 @@ def test_what_the_broker_does_not_take_is_left_to_grpc(scripted, streams, record
 
 
 def test_a_broker_that_hangs_up_before_it_has_all_is_left_to_grpc(scripted, streams):
-    """Such a broker cannot have stored anything."""
+    """A broker that closes the connection so early cannot have stored anything."""
     scripted.takes = False
     assert send(streams, LONG) is None
     assert not streams.sockets.open

@@ -381,8 +381,8 @@ def test_a_named_queue_is_kept_and_holds_up_no_other(cluster, directory):
 
 
 def test_a_lane_that_cannot_be_sent_keeps_no_others(directory, monkeypatch):
-    """A lane (messages of the spool that keep their order) that fills as fast as it is sent blocks no other lane
-    either, because each round begins with another one.
+    """A lane (spooled messages that keep their order) that fills as fast as it is sent does not block other lanes,
+    because each round begins with another lane.
     """
     monkeypatch.setattr(replay, "FRAME_BYTES", 1)
     sent = []
@@ -451,7 +451,7 @@ def test_replay_goes_on_after_the_system_had_no_thread_for_it(one, producer, mon
 
 
 def test_messages_for_any_queue_go_to_brokers_again_while_the_spool_still_has_some(one, producer, monkeypatch):
-    """Such messages have no order to keep, and a busy producer would otherwise never empty its spool."""
+    """Messages for any queue have no order to keep, and a busy producer would otherwise never empty its spool."""
     monkeypatch.setattr(replay, "FRAME_BYTES", 1)
     broker = refuse_all(one)
     send_all(producer, range(3))
@@ -813,7 +813,7 @@ def test_a_spool_whose_files_are_gone_takes_nothing_more_and_brings_brokers_what
 
 
 def test_nothing_is_told_to_be_spooled_whose_files_go_while_it_is_committed(one, directory, monkeypatch):
-    """The outcome of such a message is unknown, because this process still has it."""
+    """The outcome of the message is unknown, because this process still has it."""
     with Producer(one.address, spool=directory, timeout_s=1) as producer:
         broker = refuse_all(one)
         insert = SpoolFile.insert
@@ -985,7 +985,7 @@ def test_replay_outlives_an_error_that_nobody_expects(one, producer, monkeypatch
 
 
 def test_a_batch_that_a_close_overtakes_says_whether_it_may_be_stored(one, directory):
-    """The caller's own thread sends a batch: `close` does not wait for that thread."""
+    """The caller's own thread sends a batch: `close` does not wait for the caller's thread."""
     cluster = Cluster(one.address)  # a shared cluster, which the producer does not close
     producer = Producer(cluster=cluster, spool=directory, timeout_s=60)
     producer.send(Message("T", b"0"))

@@ -116,7 +116,7 @@ def test_no_socket_is_there_where_clients_need_a_certificate(mutual: BrokerThrea
 
 
 def test_an_offered_tcp_port_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The client ignores such an offer, because data on a plain socket could be read on its way."""
+    """The client ignores the offered port, because data on a plain socket could be read on its way."""
     with Cluster("127.0.0.1:1", **TRUSTED) as cluster:
         assert isinstance(cluster.transport.reads, GrpcReads)
         streams = cluster.transport.reads.streams

@@ -311,7 +311,7 @@ def test_a_transaction_that_is_not_over_is_not_answered_for(asking_broker: Broke
 
 def test_what_nobody_can_end_any_more_is_answered_for(asking_broker: BrokerThread) -> None:
     def fails(producer: Producer) -> None:
-        producer.transaction().send(Message("T", b"1"))  # this transaction neither is used as a block nor is ended
+        producer.transaction().send(Message("T", b"1"))  # this transaction is neither used as a block nor ended
 
     with producer_of(asking_broker, checker=lambda message: True) as producer:
         fails(producer)

@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.long]
 SEED = int(os.environ.get("ROCKETSIM_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 31)
 SOAK_S = float(os.environ.get("ROCKETSIM_SOAK_S", "60"))
 TIMEOUT_S = 2.0
-# Every question of a call other than a send may take the whole timeout: at most for the route at both brokers, one
+# A call other than a send gives the whole timeout to each question, and asks at most for the route at both brokers, one
 # broker, the route again, the other broker, the route again.
 ASKED = 8
 SUSPEND_S = 5.0

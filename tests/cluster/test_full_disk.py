@@ -1,5 +1,5 @@
-"""Another program fills the disk of a real broker, which is a small file system of its own where the tests may mount
-one.
+"""Another program fills the disk of a real broker; that disk is a small file system of its own where the tests may
+mount one.
 
 The broker's periods are tenths of seconds in place of minutes, so that every periodic task runs dozens of times on the
 full disk.
@@ -64,7 +64,7 @@ def test_a_broker_outlives_a_full_disk_and_goes_on_by_itself(processes, namesrv,
     small_disk.fill()
     taken = 200 + put_until_refused(master, "T")
     committed = 0
-    # Each of these log lines is one compaction that found no room; with the default periods so many of them take some
+    # Each of these log lines is one compaction that found no room; with the default periods, 40 of them take some
     # minutes.
     while broker.log().count("consumer offsets stay in the journal") < 40:
         committed += 1

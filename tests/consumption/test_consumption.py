@@ -1197,7 +1197,7 @@ async def test_a_group_that_is_deleted_with_its_offsets_leaves_nothing_to_a_new_
         await one.nack(b)
         await one.later(0)
         assert len((await other.pop()).deliveries) == 4
-        (b, d) = (await one.pop()).deliveries  # one of the two comes from the retry topic
+        (b, d) = (await one.pop()).deliveries  # one of the two deliveries comes from the retry topic
         await one.later(INVISIBLE_MS)
         assert {"%RETRY%g+t", "%RETRY%g+u", "%RETRY%g-x+t", "%DLQ%g"} <= node.topics.entries.keys()
 
@@ -1276,7 +1276,7 @@ async def test_a_group_whose_deletion_the_disk_refuses_half_way_says_so_and_is_d
 
 
 async def test_retries_that_a_group_has_left_behind_are_deleted_with_it_or_by_name(tmp_path: Path) -> None:
-    """Earlier versions left such retry topics behind."""
+    """Earlier versions left retry topics behind when a group was deleted."""
     async with consumer(tmp_path) as one:
         node, operations = one.node, Operations(one.node.broker, one.node.leadership)
         for name in ("%RETRY%old+t", "%RETRY%older+t"):
@@ -1443,7 +1443,7 @@ async def test_a_snapshot_that_is_damaged_or_of_another_log_is_not_used(tmp_path
             assert "is not used" in caplog.text
             caplog.clear()
         snapshot_in(tmp_path).write_bytes(good)
-        one.node.store.truncate(end, None)  # the pop was in the part that this cuts off
+        one.node.store.truncate(end, None)  # this cuts off the part with the pop
         one.consumption.writer.reload()
         assert one.consumption.state.queues == {}
         assert await one.ack(a) == [INVALID]

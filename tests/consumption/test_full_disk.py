@@ -35,8 +35,8 @@ async def refused_at_last(node: BrokerNode) -> str:
 
 
 async def settle_all(node: BrokerNode, count: int) -> None:
-    """Pops `count` messages one by one and settles each, with a record of the log for each step; the reserved space
-    suffices for that.
+    """Pops `count` messages one by one and acknowledges or delays each, with a record of the log for each step; the
+    reserved space must suffice.
     """
     for number in range(count):
         pop = Pop(group="g", topic="t", client_id="c", max_messages=1, invisible_ms=60_000)

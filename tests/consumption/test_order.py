@@ -675,7 +675,7 @@ def order_info(folder: Path) -> Any:
 
 async def test_a_clean_stop_says_what_a_real_rocketmq_has_under_way_in_order(tmp_path: Path) -> None:
     """The stop writes until when a consumer has each message, how often the message was delivered before, and which
-    messages are acknowledged after one that is not; it writes nothing about messages that were never delivered.
+    messages are acknowledged after one that is not.  Messages that were never delivered are left out.
     """
     async with in_order(tmp_path) as one:
         await one.send("a1 b1 a2 b2 c1")

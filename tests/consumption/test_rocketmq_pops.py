@@ -140,7 +140,7 @@ def make(root: Path, now_ms: int) -> None:
         rocketmq.popped("crew", "orders", 6, at=old, invisible=1000, waits=False)
         rocketmq.popped("crew", "orders", 4, 5, at=old, waits=False)
         rocketmq.acked("crew", "orders", 4, 4, at=old, waits=False)
-        # the same checkpoint in the timer topic, where it waited until RocketMQ delivered it
+        # the timer topic's copy of the revive topic's checkpoint, which RocketMQ has delivered
         rocketmq.popped("crew", "orders", 4, 5, at=old)
         rocketmq.delivered_to = old + HOUR_MS
         now = old + 2 * HOUR_MS

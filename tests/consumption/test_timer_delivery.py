@@ -422,7 +422,7 @@ async def test_a_broker_that_takes_no_more_writes_delivers_no_more_of_what_is_du
 
         def then_the_end_comes(queues: Iterable[Queue]) -> None:
             if not one.received() or (STATE_TOPIC, 0) not in queues:
-                return  # this write holds the record that completes the batch
+                return  # a batch is complete only once its record of the state is written
             seen.append(len(one.received()))
             if end == "fenced":
                 one.node.mastership.newer_epoch(999, "a promoted slave")

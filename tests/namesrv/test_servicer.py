@@ -212,7 +212,9 @@ async def test_a_registration_that_makes_no_sense_is_refused(tmp_path, broken, s
 
 @pytest.mark.parametrize("name", [EVIL, "../../etc", "t" * 128, ""])
 async def test_topics_with_names_that_no_broker_takes_get_no_route(tmp_path, caplog, name):
-    """The broker's other topics get a route.  RocketMQ's own store may have such a topic."""
+    """The broker's other topics get a route.  RocketMQ's own store may have a topic with a name that our brokers
+    refuse.
+    """
     async with name_server(tmp_path) as channel:
         stub = NameServerStub(channel)
         stream = stub.RegisterBroker()

@@ -128,7 +128,7 @@ async def test_a_producer_that_says_nothing_is_asked_and_answers(tmp_path: Path)
 
 
 async def test_nobody_else_is_asked_about_a_transaction_of_a_group_that_is_away(tmp_path: Path) -> None:
-    """Another producer of the topic would know nothing of it, and might say that it is to be rolled back."""
+    """Another producer of the topic knows nothing of the transaction, and might have it rolled back."""
     keys = {"transaction_time_out": 1, "transaction_check_interval": 1, "transaction_check_max": 2}
     async with remoting_broker(tmp_path, **keys) as (node, client):
         await client.call(RequestCode.HEART_BEAT, beat("one", "shop"))

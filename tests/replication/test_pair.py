@@ -716,7 +716,7 @@ async def test_an_answer_that_a_change_has_overtaken_takes_nothing_back(tmp_path
     monkeypatch.setattr(master.master, "GetMetadata", answer_late)
     async with master.serving(), slave.following(master):
         await asked.wait()
-        await until(lambda: slave.broker.applied == [master.broker.snapshot])  # then the stream opens
+        await until(lambda: slave.broker.applied == [master.broker.snapshot])  # the stream opens after this answer
         slave.broker.applied.clear()
         master.broker.snapshot = metadata(8, complete=True)
         master.master.streams.publish(metadata(8))

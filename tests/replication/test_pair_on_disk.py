@@ -175,7 +175,9 @@ async def test_two_slaves_and_a_storm_of_puts_end_alike(tmp_path):
 
 
 async def test_a_slave_of_a_trimmed_master_knows_where_a_queue_goes_on_whose_records_have_all_expired(tmp_path):
-    """The simulation has found that such a slave, once promoted, gave the same queue offsets out a second time."""
+    """The simulation has found that a slave of a trimmed master, once promoted, gave the same queue offsets out a
+    second time.
+    """
     with store(tmp_path / "m") as ours:
         master = Node(ours, tmp_path / "m", 0)
         async with master.serving():

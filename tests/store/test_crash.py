@@ -58,7 +58,7 @@ class Run:
         self.in_doubt: list[bytes] = []  # a put that the crash interrupted
         self.flushed = 0  # how many of `accepted` are known to be on disk
         self.unsure = (
-            # whether the end of `accepted` may be missing, because a truncation or a start was interrupted
+            # whether the end of `accepted` may be missing, after a truncation or a start that was interrupted
             False
         )
 
@@ -270,8 +270,8 @@ def test_what_a_failed_sync_left_off_the_disk_is_written_again_before_it_counts_
 
 
 def test_a_log_that_starts_over_begins_at_the_masters_minimum_only_with_its_queues():
-    """A slave whose empty log begins there already is not sent the queues' lowest offsets again, so a queue whose
-    messages have all expired would begin at 0.
+    """A slave whose empty log begins at the master's minimum already is not sent the queues' lowest offsets again, so a
+    queue whose messages have all expired would begin at 0.
     """
     begun = 0
     for call in range(1, 100):
@@ -351,8 +351,8 @@ def test_a_disk_that_fails_again_refuses_the_start_and_names_file_and_offset(cal
 
 
 def test_a_store_of_rocketmqs_counts_as_flushed_up_to_the_file_that_its_checkpoint_names():
-    """Such a store has no flushed offset, so everything stored 3 s before its checkpoint's time counts as flushed, as
-    it does for RocketMQ.
+    """A store of RocketMQ has no flushed offset, so everything stored until 3 s before its checkpoint's time counts as
+    flushed, as it does for RocketMQ.
     """
     disk = MemoryFiles()
     store = open_store(ROOT, disk)

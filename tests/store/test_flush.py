@@ -44,7 +44,7 @@ def test_what_was_flushed_survives_a_power_loss():
 
 
 def checkpoint(disk: MemoryFiles) -> Checkpoint:
-    """What the last thorough flush has noted."""
+    """Returns the checkpoint that the last thorough flush has written."""
     return Checkpoint.load(disk, ROOT / "checkpoint")
 
 

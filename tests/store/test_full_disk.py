@@ -1,4 +1,4 @@
-"""A full disk refuses writes only, and writes continue without a restart once there is room."""
+"""A full disk refuses only writes, and writes continue without a restart once the disk has room."""
 
 import contextlib
 import errno
@@ -39,7 +39,7 @@ def keys(store: MessageStore) -> int:
 
 @pytest.mark.parametrize("room", range(0, 12))
 def test_a_store_reads_ticks_and_flushes_on_a_full_disk(room: int) -> None:
-    """The store does all of this however little room is left."""
+    """The store reads, ticks and flushes however little room is left."""
     disk = MemoryFiles()
     store = filled(disk)
     disk.make_room(room * PAGE)
@@ -128,7 +128,7 @@ def test_a_store_opens_on_a_full_disk(end: str, seed: int) -> None:
     assert len(bodies(store)) == 33
     assert len(queue_bodies(store, "topic", 0)) == 13
     check_sound(store)
-    # This time the store was not closed, and a start must know that even if the disk had no room for a note of it.
+    # The store was killed this time, and a start must know that even if the disk had no room for a note of it.
     disk = disk.kill()
     store = open_store(ROOT, disk)
     assert not store.recovery.clean
@@ -213,7 +213,9 @@ def test_a_cut_on_a_full_disk_happens_or_leaves_what_can_be_cut_again(cut: str, 
 
 @pytest.mark.parametrize("powerless", [False, True])
 def test_a_queue_goes_on_behind_what_a_full_disk_has_deleted(powerless: bool) -> None:
-    """The disk has no room to note how far the queues are flushed, and retention deletes their records from the log."""
+    """The disk has no room to note how far the queues are flushed, while retention deletes their records
+    from the log.
+    """
     disk = MemoryFiles()
     store = open_store(ROOT, disk, file_reserved_time_h=1, disk_max_used_space_ratio=1)
     put(store, "old", 0, [b"x"])

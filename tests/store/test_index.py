@@ -401,7 +401,9 @@ def test_every_key_is_found_after_any_power_losses(first):
 
 
 def test_every_index_file_is_looked_at_after_a_power_loss_before_the_first_thorough_flush():
-    """Of three files written since then, the oldest has its header on disk, but not its entries."""
+    """Of the three index files written before the power loss, the oldest has its header on disk, but not
+    its entries.
+    """
     disk, directory = MemoryFiles(), ROOT / "index"
     store = open_store(ROOT, disk)
     while len(names := disk.names(directory)) < 3:
