@@ -17,7 +17,7 @@ from broker_service.store.json_file import decoded, encoded
 class EpochFile:
     """The content of the file.
 
-    - `epochs`: the log's epochs.  A log that is older than its first list, as a store of RocketMQ's is, has epoch 0.
+    - `epochs`: the log's epochs.  A log that existed before the file, such as RocketMQ's, has epoch 0.
     - `begun_here`: this broker began the last epoch itself, so the log was not copied from another broker.
     - `may_resume`: this broker began the last epoch and has not lost a byte of it since, so it may continue the epoch.
     - `is_noted`: the file has the same content as this object.

@@ -198,7 +198,7 @@ class Follower:
                 f"the master resumes at {resume}, but this log is [{first}, {end}), and both are equal up to {prefix}"
             )
         if resume % self._identity.mapped_file_size_commit_log or any(min(floor[1:]) < 0 for floor in floors):
-            raise ProtocolViolation(f"a log cannot begin at {resume} with queues at {floors}")
+            raise ProtocolViolation(f"a log cannot begin at {resume} with queues that begin at {floors}")
         if first == end:
             self._log.start_over(resume, floors)
             return

@@ -1,9 +1,9 @@
 """A slave's promise to a candidate for promotion: the slave follows no master of a lower epoch.  Pure.
 
 A promotion that is not forced asks all slaves for a promise before it compares their logs.  After its promise a slave
-acknowledges nothing more to the old master, so the logs stay as the candidate compared them.  Candidates in Paxos and
-Raft also ask for promises, but need only those of a majority.  A pair without its master has no majority, so here all
-known slaves must promise.
+acknowledges nothing more to the old master, so the candidate's comparison of the logs stays true.  Candidates in Paxos
+and Raft also ask for promises, but need only those of a majority.  A pair without its master has no majority, so here
+all known slaves must promise.
 
 A promise is on disk before the candidate gets the answer.  A promise ends when the slave's log has the promised epoch.
 A promise also ends when the candidate, asked after the promise was given, says that it is no master and is not being

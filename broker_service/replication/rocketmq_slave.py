@@ -184,7 +184,7 @@ class _HaStream:
     def _hear(self) -> None:
         was_accepted, self._has_heard = self.is_accepted, True
         if not was_accepted and self.is_accepted:
-            logger.info("following RocketMQ's %s: %s", self._address, self._follower)
+            logger.info("following the RocketMQ master %s: %s", self._address, self._follower)
 
     async def _report(self) -> NoReturn:
         """Sends all reports; no other code writes to this connection.

@@ -49,9 +49,7 @@ class TransferSettings:
     gather_s: float = 0.010
     heartbeat_s: float = 5.0  # haSendHeartbeatInterval
     housekeeping_s: float = 20.0  # haHousekeepingInterval
-    metadata_changes: int = (
-        64  # changes buffered for a slow slave; for more changes, the slave gets one snapshot instead
-    )
+    metadata_changes: int = 64  # changes buffered for a slow slave, which gets one snapshot instead of more changes
 
 
 class Acks(Protocol):

@@ -1,7 +1,8 @@
 """Pure functions that make and read retry copies and dead letters, and name their topics.
 
 To move a message, the broker appends a copy to one of its own topics.  A property of the copy names the delivery that
-the copy settles, so copy and settlement are one record.  Names and attempts are those of RocketMQ 5.
+the copy settles, so copy and settlement are one record.  The names of the topics and the numbers of attempts are those
+of RocketMQ 5.
 """
 
 from collections.abc import Mapping

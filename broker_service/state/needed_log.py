@@ -17,8 +17,8 @@ class NeededLog:
         """Returns the log offset from which the log is needed.  `oldest` is the log offset of the oldest waiting
         record.
 
-        Call this method repeatedly: the result rises to an offset that an earlier call found only when the log's end at
-        that earlier call is on disk.
+        This method must be called repeatedly: an offset that a call finds is only returned, by a later call, once
+        everything that was in the log at the earlier call is on disk.
         """
         now = self._log.end_offset if oldest is None else oldest
         if self._noted is not None and self._noted[0] <= self._log.flushed_offset:

@@ -1,4 +1,4 @@
-"""OpenTransactions keeps the half messages whose transaction has not ended.  The log alone determines its content.
+"""OpenTransactions keeps the half messages whose transaction has not ended, as they follow from the log alone.
 
 A half message replaces an open one with the same topic and id, because it is the same message, sent or appended again.
 """

@@ -1,4 +1,4 @@
-"""State keeps the messages that each group has taken and not settled.  The transitions alone determine its content.
+"""State keeps the messages that each group has taken and not settled.  The state follows from the transitions alone.
 
 Each message of a queue from `committed` to `next` is either under way or settled, so only those under way are kept:
 

@@ -4,8 +4,8 @@ After a start or a cut of the log, StateLog takes the state from the newest vali
 StateLog keeps two snapshots, `consumption.snapshot` and the earlier one with the ending `.old`, in case the newer one
 is damaged or the log was cut.
 
-Four kinds of records change the state, and are applied in log order.  If one of these records cannot be read because of
-a bad sector or damage, only a part of the state waits for it:
+Four kinds of records change the state, and are applied in log order.  If a record that changes the state cannot be
+read, because of a bad sector or damage, only a part of the state waits for it:
 
 | record                                       | if it cannot be read                                             |
 |----------------------------------------------|------------------------------------------------------------------|

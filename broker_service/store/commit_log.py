@@ -318,7 +318,7 @@ class CommitLog:
     def has_record_at(self, offset: int) -> bool:
         """Returns True if the bytes at this offset are a record's head, with this log offset in it.
 
-        Bytes of the record behind its head may be damaged.
+        The rest of the record, behind its head, may be damaged.
         """
         if not self.min_offset <= offset < self.end_offset:
             return False

@@ -37,8 +37,8 @@ class Cuts:
         """Cuts the log back to `offset`, the start of a record; returns the number of bytes removed.
 
         The removed bytes are first copied to a file in `keep_in`, unless that is None.  The new end is synced before
-        bytes are zeroed, and the zeros are synced before anything is appended.  This order of syncs makes sure that
-        recovery after a crash finds the old log, the new one, or the new one followed by a part of the removed records.
+        bytes are zeroed, and the zeros are synced before anything is appended, so that recovery after a crash finds the
+        old log, the new one, or the new one followed by a part of the removed records.
         """
         with self._durability.lock:
             self._disk.check()

@@ -1,7 +1,7 @@
 """MessageStore opens a store, puts its parts together, and does their periodic work.
 
 The event loop's thread calls all methods, except that the flush thread calls `flush` and any thread may call `warm`.
-The store has no clock, so methods get the time as an argument: `now_ms`, in milliseconds since 1970.
+The store has no clock, so methods get the time as the argument `now_ms`, in milliseconds since 1970.
 
 The broker reads through two parts, `log` by log offset and `queues` by queue offset or time.  `admission` says whether
 appends are possible, and `retention` deletes expired files.  Apart from retention, every change of a store is a method

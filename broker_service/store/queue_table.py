@@ -372,7 +372,7 @@ class QueueTable:
 
 @dataclass(frozen=True, slots=True)
 class QueueSync:
-    """The queues' part of a thorough flush.  The flush thread runs this part and opens its own handles."""
+    """The queues' part of a thorough flush.  The flush thread runs a QueueSync, and opens its own handles."""
 
     files: Files
     paths: list[Path]

@@ -87,8 +87,8 @@ def recover(
 ) -> Recovery:
     """Sets the log's end and loads the queues.
 
-    The files of `log` must be loaded.  After recovery, everything up to the log's end is on disk, and the queues agree
-    with the log.
+    The files of `log` must already be loaded.  After recovery, everything up to the log's end is on disk, and the
+    queues agree with the log.
     """
     done = Recovery(clean)
     summary = queues.load_summary()
