@@ -441,8 +441,8 @@ async def test_waiting_messages_are_not_read_by_a_user_who_may_not_read_their_to
         for name in waiting:
             for found in await calls(NORMAL, name):
                 assert isinstance(found, grpc.aio.AioRpcError) and found.code() is UNAUTHENTICATED
-        # An administrator can read these messages.  The schedule topic has no entry in the table of topics, and so no
-        # queue to pull.
+        # An administrator can read the waiting messages.  The schedule topic has no entry in the table of topics, and
+        # so no queue to pull.
         for name, readable in ((SCHEDULE_TOPIC, 3), (HALF_TOPIC, 5)):
             found = [one for one in await calls(ADMIN, name) if not isinstance(one, grpc.aio.AioRpcError)]
             assert sum(b"secret" in one.records for one in found) == readable

@@ -38,7 +38,7 @@ def policy(resource: str, actions: str, decision: Decision = ALLOW, *source_ips:
         ([policy("Topic:orders*", "Pub")], ALLOW),  # the prefix itself
         ([policy("Topic:orders1*", "Pub")], None),
         ([policy("Topic:*", "Pub")], ALLOW),
-        # In any order, the exact name goes before a prefix, and a prefix goes before all.
+        # In any order, the exact name goes before a prefix, and a prefix goes before `*`.
         ([policy("Topic:*", "Pub", DENY), policy("Topic:orders", "Pub")], ALLOW),
         ([policy("Topic:order*", "Pub"), policy("Topic:orders", "Pub", DENY)], DENY),
         ([policy("Topic:*", "Pub"), policy("Topic:o*", "Pub", DENY)], DENY),

@@ -45,7 +45,7 @@ def test_one_line_of_a_user_an_address_and_a_reason_in_a_minute() -> None:
     assert lines(BadSignature("wrong", "u"), "10.0.0.1", 1059.9) == 1
     more, again = refusals.refused(denied, SEND, "10.0.0.1", 1060.0)
     assert "1 more" in more and "User:u" in again
-    assert lines(denied, "10.0.0.1", 900.0) == 1  # a clock that was set back
+    assert lines(denied, "10.0.0.1", 900.0) == 1  # the clock was set back
 
 
 def test_however_many_callers_there_are_lines_and_memory_are_bounded() -> None:

@@ -161,6 +161,6 @@ async def test_a_clock_that_is_ahead_for_a_while_deletes_no_log_file(tmp_path: P
         assert metrics["rocketsim_clock_doubted_seconds"] == 80 * 3600
         assert metrics["rocketsim_clock_steps_total"] == 1
         clocks.off_ms = 0
-        clocks.passed_ms += 73 * HOUR  # The machine was suspended that long.
+        clocks.passed_ms += 73 * HOUR  # The machine was suspended for 73 hours.
         await node.retention.delete_expired()
         assert node.store.min_offset > 0

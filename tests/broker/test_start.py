@@ -178,7 +178,7 @@ async def test_a_configured_slave_that_was_promoted_fences_the_old_master(tmp_pa
         await slave.leadership.promote("broker-a", 0, BrokerRole.ASYNC_MASTER, force=True)
         async with running(tmp_path / "m", writable=False, **keys) as returned:
             await until(lambda: returned.mastership.standing is Standing.FENCED, "fenced")
-            # the reason has the broker's address instead if this master asked the slave first
+            # the reason names the broker's address instead of its id if this master asked the slave first
             assert "of broker 0" in returned.mastership.fenced_by
 
 

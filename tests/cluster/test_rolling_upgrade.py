@@ -82,7 +82,9 @@ class Upgrade:
             assert self.alone(broker).bounds("Gone") == {}, "a deleted topic stays deleted"
 
     def past(self) -> None:
-        """What the store contains from before: a deleted topic, a group that was reset, a delayed message."""
+        """What the store contains from before the upgrade: a deleted topic, a group that was reset, a
+        delayed message.
+        """
         with Admin(name_server=self.namesrv.address) as admin:
             self.alone(self.master).update_topic("Gone", 1)
             self.alone(self.master).put("Gone", b"gone")

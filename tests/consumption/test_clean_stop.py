@@ -21,7 +21,7 @@ from tests.consumption.test_pair import pair
 from tests.support.brokers import put, stub_of
 
 COUNT = 400
-IN_TURN = 4  # clients, each of which sends its acks one after the other
+IN_TURN = 4  # the number of clients, each of which sends its acks one after the other
 ACKED = 20
 # status codes of the broker, and of gRPC once it takes no more calls
 REFUSALS = {"FAILED_PRECONDITION", "UNAVAILABLE", "CANCELLED"}

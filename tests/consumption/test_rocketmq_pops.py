@@ -242,7 +242,7 @@ async def test_a_crash_half_way_loses_nothing(tmp_path: Path, monkeypatch: pytes
 
 
 async def test_what_came_after_the_groups_offset_was_written_comes_as_new(tmp_path: Path) -> None:
-    """A RocketMQ that was killed has offsets from some seconds before."""
+    """A RocketMQ that was killed leaves committed offsets that are some seconds old."""
     now_ms = wall_clock_ms()
     with RocketMQStore(tmp_path, now_ms) as rocketmq:
         rocketmq.send("orders", *(f"o-{number}" for number in range(4)))

@@ -274,7 +274,7 @@ def test_in_small_steps_everything_is_found_once(entries, code, budget, until):
 )
 @example(
     [("a", 0, 0)] * 19 + [("a", 1, 0), ("a", 0, 1)], [0.0, 0.0]
-)  # the last message is older than the first time in its index file
+)  # the last message is older than the first one in its index file
 def test_a_search_finds_all_of_a_time_although_store_times_fall_within_the_margin(messages, between):
     """In logs of earlier versions, and of RocketMQ, a message can be older than the one before it, by no more than the
     margin.

@@ -174,7 +174,9 @@ def test_the_slave_is_suggested_when_the_last_entry_examined_is_further_back_tha
 
 def test_the_threshold_is_a_share_of_physical_memory():
     store = open_store(ROOT, MemoryFiles(), mapped_file_size_consume_queue=6000, physical_memory=25_000)
-    put(store, "topic", 0, [b"x" * 300] * 50)  # the log has more than 20,300 bytes, while 40 % of the memory are 10,000
+    # the log has more than 20,300 bytes, and readers further back than 10,000 bytes (40 % of the memory) go to the
+    # slave
+    put(store, "topic", 0, [b"x" * 300] * 50)
     assert get(store, 0).suggest_pull_from_slave and not get(store, 40).suggest_pull_from_slave
 
 

@@ -344,7 +344,7 @@ def test_a_flushed_offset_that_cannot_be_read_is_damage_and_its_removal_the_way_
 
 
 def test_zeros_in_place_of_the_flushed_offset_of_an_empty_store_mean_that_it_was_never_written(tmp_path):
-    """9157579 and older versions made the file in two steps."""
+    """9157579 and older versions made the file of the flushed offset in two steps."""
     open_store(tmp_path).abandon()
     (tmp_path / "rocketsim/flushed").write_bytes(bytes(1024))
     store = open_store(tmp_path)
