@@ -27,7 +27,7 @@ MOST_BYTES = 64 << 20  # the most bytes of unpacked bodies in one batch
 
 
 class OfQueue(NamedTuple):
-    """The next `size` records of a frame belong to this queue."""
+    """The next `size` records of a frame belong to `queue`."""
 
     queue: MessageQueue
     size: int
@@ -180,7 +180,8 @@ class RecordDecoder:
             yield self._batch(Rows(some, of_some, broker_id, unpacked))
 
     def done(self, rows: int) -> int:
-        """Counts the records of the last frame up to its row `rows`, with those that the filter left out."""
+        """Returns how many records of the last frame come before the selected row `rows`, including those that the
+        filter left out."""
         if self._kept is None:
             return rows
         return int(self._kept[rows]) if rows < len(self._kept) else self._frame_rows
@@ -216,7 +217,7 @@ class RecordDecoder:
 
 
 def queues_of(rows: slice, queues: Sequence[OfQueue]) -> list[OfQueue]:
-    """Returns the parts of `queues` that belong to these rows."""
+    """Returns the queues of these rows, each with its number of rows."""
     found, row = [], 0
     for queue, size in queues:
         inside = min(row + size, rows.stop) - max(row, rows.start)

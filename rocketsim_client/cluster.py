@@ -193,8 +193,8 @@ class Cluster:
         return self.route(topic, fresh=fresh).readable_queues()
 
     def addresses(self, topic: str, broker_name: str) -> Mapping[int, str]:
-        """Returns the addresses of the broker name's members by broker id, also if the topic's route does not have
-        the broker name."""
+        """Returns the addresses of the broker name's members by broker id, even if the topic's route lacks the broker
+        name."""
         return self._routes.addresses(topic, broker_name)
 
     # --- which broker to ask --------------------------------------------------------------------------------------
@@ -361,7 +361,7 @@ class Cluster:
         closed: bool = False,
     ) -> dict[int, QueueBounds]:
         """Returns the bounds of one broker's queues by queue id.  Without `queue_ids`, returns the bounds of all the
-        broker's queues.  A broker refuses a call that names an unknown queue, so the call is then repeated without
+        broker's queues.  A broker refuses a call that names an unknown queue, so this method repeats the call without
         names.
 
         `read_in` has the leader epochs in which the caller has read, and the answer says at which offsets they ended.

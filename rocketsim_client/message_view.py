@@ -160,8 +160,8 @@ class MessageView:
 
 
 class FoundMessages(list[MessageView]):
-    """The messages that a search found.  If `more` is True, the search has not looked at all messages, so older ones
-    may exist."""
+    """The messages that a search found.  If `more` is True, the search has not looked at all messages, so older
+    messages may exist."""
 
     def __init__(self, messages: Iterable[MessageView], *, more: bool) -> None:
         super().__init__(messages)

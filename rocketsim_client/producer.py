@@ -1,8 +1,8 @@
 """The producer: blocking, asynchronous, one-way and batch sends over one outbox.
 
 If no other message of its lane (broker, topic and kind of send) is waiting or being sent, a blocking send sends its
-message in the caller's own thread.  All other messages wait for a sender thread, at most for the linger time, and share
-a batch with messages for the same broker.
+message in the caller's own thread.  A message that is not sent in this way waits for a sender thread, at most for the
+linger time, and shares a batch with messages for the same broker.
 """
 
 import atexit
@@ -68,9 +68,9 @@ class Producer:
     Durations are in seconds:
 
     `timeout_s` (3) is the limit of a send over all attempts.  For an asynchronous message the timeout begins when the
-    message's batch leaves.  `attempt_timeout_s` is the limit of one attempt, and there is none by default.  An
-    asynchronous message waits for `linger_s` (0.002) for others to share its batch.  A route is used for
-    `poll_interval_s` (30).
+    message's batch leaves.  `attempt_timeout_s` is the limit of one attempt, which by default may take the rest of
+    `timeout_s`.  An asynchronous message waits for `linger_s` (0.002) for others to share its batch.  A route is used
+    for `poll_interval_s` (30).
 
     `batch_bytes` is the size of a batch.  Arrow columns travel in frames of eight times `batch_bytes`, 4 MiB at most.
     `max_in_flight` limits the batches that a lane (broker, topic, kind) may have under way.  `buffer_bytes` limits the
@@ -301,8 +301,8 @@ class Producer:
         self._accept(message, queue, one_of(message_group, key), Kind.ONEWAY)
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Returns when all accepted messages are acknowledged or have failed, also those that are accepted while it
-        waits."""
+        """Returns when all accepted messages are acknowledged or have failed, including those that are accepted during
+        the call."""
         self._outbox.flush(timeout_s)
 
     # --- batches --------------------------------------------------------------------------------------------------
@@ -442,8 +442,8 @@ class Producer:
     # --- the spool ------------------------------------------------------------------------------------------------
 
     def spool_status(self) -> SpoolStatus:
-        """Returns how many messages wait in the spool, and what happened to the others.  Raises InvalidParameter if
-        the producer has no spool."""
+        """Returns the state of the spool, for example how many messages wait in it.  Raises InvalidParameter if the
+        producer has no spool."""
         return self._own_spool().status()
 
     def drain_spool(self, timeout_s: float | None = None) -> None:

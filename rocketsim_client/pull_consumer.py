@@ -156,8 +156,8 @@ class PullConsumer:
         `SqlExpression`.
 
         OFFSET_ILLEGAL with the broker's status OFFSET_TRUNCATED means that a slave became the master without all the
-        messages that this consumer has read.  Other messages, which this consumer has not read, then begin at
-        `next_begin_offset`.
+        messages that this consumer has read.  The messages from `next_begin_offset` on are other messages, which this
+        consumer has not read.
         """
         if offset < 0 or max_msg_nums < 1 or max_msg_bytes < 0:
             raise InvalidParameter(
@@ -345,9 +345,9 @@ class PullConsumer:
     # --- the group's offsets --------------------------------------------------------------------------------------
 
     def committed(self, queue: MessageQueue) -> int:
-        """Returns the next offset to read, or -1 if the queue's master says that the group has none.  While the master
-        does not answer, returns the newest offset of its slaves.  Raises MasterNotExist if only slaves answer and none
-        of them has an offset, because the master may have one."""
+        """Returns the next offset to read, or -1 if the group has no offset, according to the queue's master.  While
+        the master does not answer, returns the newest offset of its slaves.  Raises MasterNotExist if only slaves
+        answer and none of them has an offset, because the master may have one."""
         return self.committed_all([queue])[queue]
 
     def committed_all(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:

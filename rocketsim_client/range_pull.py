@@ -25,8 +25,8 @@ class RangeProgress:
         self._steps = 0
 
     def open_ranges(self) -> list[QueueRange | OffsetRange]:
-        """Returns the ranges that are not finished, each from its next offset on.  Segments of the next frames give the
-        number of their range in this list."""
+        """Returns the ranges that are not finished, each from its next offset on.  In the next frames, `range_index` of
+        a segment is an index into this list."""
         self._asked = [index for index, is_open in enumerate(self._open) if is_open]
         return [self._ranges[index]._replace(from_offset=self._next[index]) for index in self._asked]
 

@@ -7,8 +7,8 @@ docs/client.md show the same table to users.
            by the driver (the queues wait meanwhile), commits (commitRetries, then the next round)
 `send`     the message is sent again, to another broker name if it may move, else to the same.  RocketMQ 4.9
            sends again after the same codes (TOPIC_NOT_EXIST, SERVICE_NOT_AVAILABLE, SYSTEM_ERROR, NO_PERMISSION,
-           NO_BUYER_ID, NOT_IN_CURRENT_UNIT).  This client also sends again after 5.x's SYSTEM_BUSY, because the
-           broker has stored nothing
+           NO_BUYER_ID, NOT_IN_CURRENT_UNIT).  This client also sends again after 5.x's SYSTEM_BUSY, because a
+           busy broker has stored nothing
 """
 
 import math
@@ -130,7 +130,7 @@ class Backoff:
 
 SENDS = Backoff(0.05)  # between attempts of a batch at the same broker, until the timeout of the send
 SETTLEMENTS = Backoff(0.05, 1.0)  # between attempts of acks and similar calls, and of ends of transactions
-POLLS = Backoff(0.1, 1.0)  # between a consumer's pops at one broker that fails
+POLLS = Backoff(0.1, 1.0)  # between a consumer's pops from a broker that fails
 PULLS = Backoff(0.02, 1.0)  # between pulls of a queue from a broker that is behind
 COPIES = Backoff(1.0, 30.0)  # between copies of a spooled message that a broker has not stored safely enough
 BACKGROUND = Backoff(0.1, 5.0)  # between calls for which no caller waits: replay, questions about transactions

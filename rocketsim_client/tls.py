@@ -88,7 +88,8 @@ class HandshakeOutcome(Enum):
     """The outcome of a TLS handshake with a server."""
 
     OPEN = auto()  # the server speaks TLS, and its first byte came
-    CLOSED = auto()  # the server speaks TLS, and then closed: perhaps it refuses the client's certificate
+    # The server speaks TLS and closed the connection, perhaps because it refuses the client's certificate.
+    CLOSED = auto()
     ALERT = auto()  # the server speaks TLS, and has refused the client
     PLAINTEXT = auto()
     NOTHING = auto()

@@ -43,7 +43,7 @@ _ARGUMENTS = {
 
 
 def seconds(value_s: float | None, older_name_ms: float) -> float:
-    """Returns the duration in seconds, or the one that was given in milliseconds by its older name."""
+    """Returns the duration in seconds, which the caller has given in seconds, or in milliseconds by an older name."""
     return older_name_ms / 1000 if value_s is None else value_s
 
 

@@ -177,8 +177,8 @@ class AsyncConsumer:
 
     async def close(self, timeout_s: float = 5.0) -> None:
         """First waits for acks that are under way, at most for `timeout_s`.  After the acks, ends receives and gives
-        back messages that are not settled, so that other consumers get them at once.  Giving back takes at most
-        `timeout_s` again.  If the task is cancelled, closing continues, and a second `close` waits for its end."""
+        back messages that are not settled, so that other consumers get them at once.  Giving back takes at most another
+        `timeout_s`.  If the task is cancelled, closing continues, and a second `close` waits for its end."""
         await self._closing.result(partial(self._close, timeout_s))
 
     def _close(self, timeout_s: float) -> None:

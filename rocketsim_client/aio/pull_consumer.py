@@ -11,7 +11,7 @@ from rocketsim_client.expression import SqlExpression
 from rocketsim_client.model import CommitResult, MessageQueue, QueueBounds
 from rocketsim_client.pull_consumer import PullConsumer, PullResult
 
-MOST_READS = 32  # threads for reads; a pull that a broker holds keeps its thread
+MOST_READS = 32  # threads for pulls and reads; a pull that a broker holds occupies its thread
 MOST_CALLS = 8  # threads for calls that brokers answer at once
 
 
@@ -25,7 +25,7 @@ class AsyncPullConsumer:
 
     A pull changes nothing, so it can be repeated after a cancellation.  A commit continues in its thread when its task
     is cancelled.  At most 32 pulls and reads are under way at a time, and further ones wait.  Each call returns and
-    raises the same as the call of PullConsumer with its name.
+    raises the same as PullConsumer's call of that name.
     """
 
     @arguments_of(PullConsumer.__init__)
@@ -100,7 +100,7 @@ class AsyncPullConsumer:
             yield batch
 
     async def committed(self, queue: MessageQueue) -> int:
-        """Returns the next offset that the group has to read, or -1 if it has none."""
+        """Returns the next offset that the group has to read, or -1 if the group has no offset."""
         return await self._calls.result(partial(self._blocking.committed, queue))
 
     async def committed_all(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:

@@ -64,7 +64,7 @@ class Poller:
         self._sources: dict[tuple[str, str], Source] = {}
         self._is_asking = False  # guarded by the inbox's condition
         self._asks: threading.Thread | None = None  # the last thread that asked
-        self._asked: tuple[str, PopCall] | None = None  # the last pop, and the broker's address
+        self._asked: tuple[str, PopCall] | None = None  # the last pop, and the address of its broker
         self._under_way = UnderWay()
 
     def receive(self, at_most: int, batch: int, timeout_s: float | None) -> list[ReceivedMessage]:
@@ -114,7 +114,7 @@ class Poller:
                 room = min(batch, self._inbox.in_flight.room)
                 if room <= 0 or self._is_asking:
                     if left_s <= 0:
-                        return None  # the answers to another thread count for this call, too
+                        return None  # brokers' answers to another thread count for this call, too
                     if room <= 0 and not was_told:
                         logger.warning(
                             "%s: max_in_flight or max_in_flight_bytes is reached; the next receive waits for acks",

@@ -24,11 +24,11 @@ class Renewal:
         self._options = options
         self._inbox = inbox
         self._clock = clock
-        self.sooner = threading.Event()  # set this to look for due renewals before the pause is over
+        self.sooner = threading.Event()  # set to make the thread look for due renewals before its pause is over
         self.thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Starts the thread unless it runs.  The caller holds the inbox's condition."""
+        """Starts the thread unless the thread runs already.  The caller holds the inbox's condition."""
         if self.thread is None and self._options.renew_for_s > 0:
             self.thread = threading.Thread(
                 target=_renew_while_alive,

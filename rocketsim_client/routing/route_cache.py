@@ -31,8 +31,8 @@ class RouteCache:
         return known is None or now - known.asked_at >= self.poll_interval_s
 
     def may_refresh(self, topic: str, now: float) -> bool:
-        """Returns True if the route may be asked for again after a failure, and notes the time of that.  Returns False
-        if the route was asked for a moment ago."""
+        """Returns True, and notes the time, if the route may be asked for again after a failure.  Returns False if the
+        route was asked for a moment ago."""
         last = self._refreshed_at.get(topic)
         if last is not None and now - last < self.retry_interval_s:
             return False

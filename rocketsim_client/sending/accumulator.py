@@ -102,7 +102,7 @@ class Accumulator(Generic[E]):
         return began and lane.in_flight < self._limit(lane)
 
     def start_alone(self, lane: Lane[E], entry: E, size_bytes: int) -> Batch[E] | None:
-        """Returns a batch of only this entry if its lane is idle.  The caller then sends the batch itself, without
+        """If the entry's lane is idle, returns a batch of only this entry, which the caller sends itself without
         waiting for another thread."""
         if lane.open or lane.full or lane.in_flight:
             return None
@@ -125,7 +125,7 @@ class Accumulator(Generic[E]):
 
     def due_in(self, now: float) -> float | None:
         """Returns in how many seconds an open batch may be sent even if no batch under way ends before.  Returns None
-        if no open batch would be sent by time alone."""
+        if no open batch waits only for its linger time."""
         dues = [
             self._due(lane)
             for lane in self._lanes.values()

@@ -43,7 +43,7 @@ class Admission:
         """Returns three values: the kind of the send, the message's entry with its queue, and the message's size.
         MessageIllegal says what is wrong with the message.
 
-        An empty message group counts as none, like an empty property.
+        An empty message group counts as no group, like an empty property.
         """
         if deliver_at is not None or message.deliver_at is not None:
             message = delivered_at(message, deliver_at)

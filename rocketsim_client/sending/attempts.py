@@ -92,7 +92,7 @@ class SendAttempts:
             if budget.attempts > 1:
                 self.counts.add(sent_again=len(batch))
                 logger.warning(
-                    "topic %r: attempt %d for %d messages, at broker %s after %s: %s",
+                    "topic %r: attempt %d to send %d messages, at broker %s; the attempt before, at broker %s: %s",
                     batch.topic,
                     budget.attempts,
                     len(batch),

@@ -13,7 +13,7 @@ class SendCounts:
         self.start_anew()
 
     def start_anew(self) -> None:
-        """Makes the lock, also again in a forked child, because a thread of the parent may have held it during the
+        """Makes a new lock, in a forked child too, because a thread of the parent may have held the lock during the
         fork."""
         self._lock = threading.Lock()
 

@@ -62,8 +62,8 @@ class MessageSender(Protocol):
     def send_frames(
         self, frames: Sequence[Sequence[Message]], queue: MessageQueue, deadline: float, *, may_move: bool
     ) -> SendResults:
-        """Sends a caller's own batch, one frame after the other, into one queue.  The first frame may move to
-        another broker, and the others follow it to its queue."""
+        """Sends a caller's own batch, one frame after the other, into one queue.  The first frame may move to another
+        broker, and the later frames go to the queue of the first one."""
 
 
 class Sender:
@@ -124,10 +124,10 @@ class Sender:
         """Sends `outgoing`, the batch of the lot's messages, and completes the entries once a broker has acknowledged
         it.
 
-        Without an acknowledgement no entry is completed: the method raises, or returns parts that the caller has to
-        send instead.  If a broker refuses a message of the batch as illegal, the parts are the two halves of the batch,
-        so that the other messages are sent.  If queues of message groups are gone, the parts have other queues, one
-        part for each broker.
+        If no broker acknowledges the batch, the method completes no entry, and raises an error or returns parts that
+        the caller has to send.  If a broker refuses a message of the batch as illegal, the parts are the two halves of
+        the batch, so that the other messages are sent.  If queues of message groups are gone, the parts have other
+        queues, one part for each broker.
         """
         entries = lot.entries
         by_group = lot.routes and any(entry.by_group for entry in entries)
@@ -250,8 +250,8 @@ def send_all(sender: MessageSender, entries: Sequence[Pending], kind: Kind, dead
 
 
 def by_new_route(entries: Sequence[Pending], publish_table: PublishTable) -> list[Sequence[Pending]]:
-    """Gives message groups their queues by the current route.  Returns the entries in one group for each broker, and
-    keeps their order."""
+    """Gives message groups their queues by the current route.  Returns one group of entries for each broker, and the
+    entries keep their order."""
     groups: dict[str, list[Pending]] = {}
     for entry in entries:
         queue = cast(MessageQueue, entry.queue)

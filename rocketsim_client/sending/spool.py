@@ -7,7 +7,7 @@ topic that may go to any queue form one lane, too, although they need no order.
 The sender puts a message into the spool when no broker has taken it, or when older messages of its lane are still in
 the spool, so that no message overtakes another.  Replay (`replay.py`) takes the oldest records of each lane, and sends
 them to brokers.  Replay deletes records that a broker has stored, and moves records that a broker has refused for good
-to the dead ones.
+to the dead records.
 
 Senders and replay reach the database through one thread, which commits the jobs of all callers together.  If a file of
 the spool is deleted or moved, the spool takes no more records.  If the database is damaged, or if only the lock file is

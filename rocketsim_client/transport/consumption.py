@@ -36,8 +36,8 @@ class PopAnswer:
 
 
 class Change(NamedTuple):
-    """A new deadline for a message.  If `invisible_s` is None, the group's back-off decides.  If `counted` is True,
-    the next delivery counts as another attempt."""
+    """A new deadline for a message.  If `invisible_s` is None, the group's back-off gives the time.  If `counted` is
+    True, the next delivery counts as another attempt."""
 
     receipt_handle: str
     invisible_s: float | None

@@ -15,8 +15,8 @@ logger = logging.getLogger(__name__)
 
 
 class NameServers:
-    """The name servers of a connection.  Name servers share nothing, so one may know a topic or a broker that another
-    does not know yet."""
+    """The name servers of a connection.  Name servers share nothing, so one name server may know a topic or a broker
+    that another does not know yet."""
 
     def __init__(self, addresses: Sequence[str]) -> None:
         self._addresses = list(addresses)

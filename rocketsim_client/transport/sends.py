@@ -40,8 +40,8 @@ class SendCall(NamedTuple):
 
 @dataclass(slots=True)
 class Acknowledged:
-    """A broker's acknowledgement of an Outgoing, with one offset for each message, in order.  If the protocol does
-    not tell an offset, it is -1, `store_host` is empty and `store_timestamp` is 0."""
+    """A broker's acknowledgement of an Outgoing, with one offset for each message, in order.  Values that the protocol
+    does not tell are -1 for an offset, empty for `store_host` and 0 for `store_timestamp`."""
 
     status: SendStatus
     queue_offsets: Sequence[int]

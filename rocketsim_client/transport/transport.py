@@ -1,9 +1,9 @@
 """A transport: all calls of the client to name servers and brokers, whatever the protocol.
 
-A transport has six sets of calls.  The classes that describe these sets are `RouteCalls`, `SendCalls`, `ReadCalls`,
-`ConsumptionCalls`, `TransactionCalls` and `AdminCalls`.  Calls take messages as columns and return encoded records.
-Every call to a broker has an address and a timeout, is tried once, and raises the errors of `errors.py`.  A call that
-the transport's protocol does not have raises NotSupported.
+A transport has six sets of calls, which the classes `RouteCalls`, `SendCalls`, `ReadCalls`, `ConsumptionCalls`,
+`TransactionCalls` and `AdminCalls` describe.  Calls take messages as columns and return encoded records.  Every call to
+a broker has an address and a timeout, is tried once, and raises the errors of `errors.py`.  A call that the transport's
+protocol does not have raises NotSupported.
 """
 
 from typing import TYPE_CHECKING, Protocol

@@ -8,7 +8,8 @@ class Cancellable(Protocol):
 
 
 class UnderWay:
-    """A set of calls.  A transport adds a call when it begins, and discards it when it has ended.  Thread-safe."""
+    """A set of calls.  A transport adds a call when the call begins, and discards it when the call has ended.
+    Thread-safe."""
 
     def __init__(self) -> None:
         self._calls: set[Cancellable] = set()

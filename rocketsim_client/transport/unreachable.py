@@ -1,6 +1,6 @@
 """Remembers the addresses that recently did not answer, so that they are asked last.  Pure: the caller passes the time.
 
-Brokers that answer slowly are a different matter: producers avoid them by `sending/latency_fault.py`.
+Producers avoid brokers that answer slowly in another way (`sending/latency_fault.py`).
 """
 
 UNREACHABLE_FOR_S = 1.0
@@ -8,8 +8,8 @@ SILENT_FOR_S = 10.0
 
 
 class UnreachableAddresses(dict[str, float]):
-    """Maps each address that did not answer to the time until which it is asked last.  An address may stay in the dict
-    after its time is over.
+    """Maps each address that did not answer to a time, and until then the address is asked last.  An address may stay
+    in the dict after its time is over.
 
     An address that refused the connection is asked last for 1 s.  An address that did not answer in time is asked last
     for 10 s, because each try takes a complete timeout.

@@ -59,8 +59,8 @@ class Channels:
     """One gRPC channel for each address.  `options` are gRPC's channel arguments.  With `credentials` the calls are
     signed.  Without `tls` the channels are plaintext.  Thread-safe.
 
-    A channel keeps the certificates that the files had when it was opened.  If a server refuses these certificates, and
-    the files have changed since, the next call opens a new channel.
+    A channel keeps the certificates that the files had when it was opened.  If a server refuses the channel's
+    certificates, and the files have changed since, the next call opens a new channel.
     """
 
     def __init__(

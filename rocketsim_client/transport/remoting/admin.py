@@ -1,4 +1,4 @@
-"""Makes those operators' commands on RocketMQ's brokers that users of Spark need."""
+"""Makes operators' commands on RocketMQ's brokers, but only those that users of Spark need."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -126,7 +126,8 @@ class RemotingAdmin:
         return pb.UpdateSubGroupResponse(group=group)
 
     def _list_sub_groups(self, address: str, _: Message, timeout_s: float) -> pb.ListSubGroupsResponse:
-        """Leaves out the attributes of groups, because `updateSubGroup` cannot change them here."""
+        """Leaves out the attributes of groups, because `updateSubGroup` cannot change them over the remoting
+        protocol."""
         found = pb.ListSubGroupsResponse()
         for name, config in sorted(self._group_table(address, timeout_s).items()):
             group = found.groups.add(group_name=name)

@@ -23,7 +23,7 @@ from rocketsim_client.transport.remoting.wire import Wire
 from rocketsim_client.transport.server_protocol import ADVICE, protocol_of
 
 ROOM_BYTES = 256 << 10  # the size of the receive buffer; a longer frame gets its own
-ALERT_S = 1.0  # a write that fails waits this long for the thread that reads to find a TLS alert
+ALERT_S = 1.0  # how long a failed write waits for the reader thread to find a TLS alert
 _FLAG = re.compile(rb'"flag":"?(\d+)')
 _OPAQUE = re.compile(rb'"opaque":"?(-?\d+)')
 
@@ -109,7 +109,8 @@ class Connection:
             raise self._ended() from error
         except OSError as error:
             if self._tls is not None:
-                # The server may have sent an alert, which says why it ended the connection and which the reader raises.
+                # The server may have sent a TLS alert with its reason for ending the connection, which the reader
+                # thread raises.
                 self._wire.shut()
                 self._reader.join(ALERT_S)
             self.fail(BrokerUnavailable(f"{self.address}: not reachable any more ({error})", address=self.address))

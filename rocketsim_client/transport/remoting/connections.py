@@ -107,8 +107,8 @@ class Connections:
             raise MessageIllegal(f"{request.what}: {error}") from error
 
     def signed(self, fields: Mapping[str, str], body: bytes | memoryview = b"") -> dict[str, str]:
-        """Returns the fields that have a value, with the namespace of RocketMQ 5, and signed if this client has
-        credentials."""
+        """Returns the fields that have a value, with the namespace of RocketMQ 5, and with a signature if this client
+        has credentials."""
         fields = {**fields, **self._namespace}
         if self._credentials is None:
             return {name: value for name, value in fields.items() if value}
@@ -183,8 +183,8 @@ class Connections:
             ) from error
 
     def _hint(self, address: str) -> str:
-        """Returns the end of an error, which says where a broker's address comes from, because the user has not
-        written it."""
+        """Returns the end of an error text, which says where a broker's address comes from, because the user did not
+        give the address."""
         if address in self._name_servers:
             return ""
         return "; the broker gave this address to the name server (its brokerIP1)"

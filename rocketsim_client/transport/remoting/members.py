@@ -10,7 +10,7 @@ class KnownMembers:
 
     def __init__(self) -> None:
         self._members: dict[str, tuple[str, int]] = {}  # address -> broker name, broker id
-        self._queues: dict[tuple[str, str], QueueData] = {}  # (topic, broker name) -> its queues there
+        self._queues: dict[tuple[str, str], QueueData] = {}  # (topic, broker name) -> its numbers of queues there
         self._refuse_reads: set[str] = set()  # addresses of slaves
 
     def learn(self, brokers: list[BrokerData]) -> None:

@@ -61,7 +61,7 @@ class Namespace:
         return _kind(name)[1].startswith(self.prefix)
 
     def records(self, data: bytes | memoryview, address: str) -> bytes:
-        """Returns the records without the instance in their topics."""
+        """Returns the records with the instance cut from their topics."""
         if not len(data):
             return b""
         try:

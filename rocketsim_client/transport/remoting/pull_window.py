@@ -1,5 +1,5 @@
-"""Decides which pulls of a range read to send ahead, and returns their answers in order.  Pure: it knows no network and
-no clock.
+"""Decides which pulls a read of ranges sends before earlier pulls are answered, and returns their answers in order.
+Pure: it knows no network and no clock.
 
 A broker returns at most 32 messages for a pull by default, so one pull at a time would be slow.  Without a filter the
 offsets of a queue are consecutive, so it is known before the first answer where the next pulls begin, and several pulls

@@ -47,7 +47,8 @@ HAS_SUBSCRIPTION = 4  # sysFlag: the request has the subscription, so no heartbe
 WAITS = 2  # sysFlag: the broker holds the request until a message comes
 LONG_POLL_GRACE_S = 10.0  # a broker checks the pulls that it holds every 5 s
 FRAME_AFTER_S = 0.5  # a frame is returned after this time, however small, because Spark waits for frames
-ASKED_AGAIN_AFTER_S = 1.0  # an overloaded broker drops answers silently, so a pull is then sent again
+# An overloaded broker drops answers silently, so a pull without an answer is sent again after this time.
+ASKED_AGAIN_AFTER_S = 1.0
 FLOW_CONTROL_PAUSE_S = 0.02
 
 _OFFSET_AT, _SYS_FLAG_AT = 20, 36

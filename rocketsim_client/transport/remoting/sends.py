@@ -156,8 +156,8 @@ def check(topic: str, body_sizes: Any, properties_sizes: Any) -> None:
 
 def batches(queue_ids: Any, sizes: Any, sys_flags: Any, alone: Any) -> list[Batch]:
     """Cuts the rows of each queue, in order, into batches that keep within a request's limits of rows and bytes.  Rows
-    with different flags, and rows that have to go alone, are in batches of their own. numpy finds the cuts, because few
-    rows begin a batch."""
+    with different flags, and rows that have to go alone, are in batches of their own.  The cuts are found with numpy,
+    which is fast because few rows begin a batch."""
     found: list[Batch] = []
     for queue_id in np.unique(queue_ids).tolist():
         rows = np.flatnonzero(queue_ids == queue_id)

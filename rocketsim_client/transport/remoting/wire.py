@@ -16,7 +16,7 @@ _AGAIN = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 class Wire:
-    """A socket of which one thread calls `receive_into`, while any thread may call `send` and `close`."""
+    """A socket from which one thread receives, while any thread may send and close."""
 
     def __init__(self, connected: socket.socket) -> None:
         connected.setblocking(False)
