@@ -20,7 +20,7 @@ from rocketsim_client.validation import check_namespace
 
 Members = tuple[tuple[int, str], ...]  # broker id, address
 
-# The first argument of a client: `host:port;host:port`, a list of addresses, or a Connection.
+# The first argument of a client is a text `host:port;host:port`, a list of addresses, or a Connection.
 Where = Union[str, Sequence[str], "Connection"]
 
 TIMEOUT_S = 3.0

@@ -175,8 +175,8 @@ class Message:
 
 class SendResult:
     """The result of sending one message.  With a `send_status` other than SEND_OK the message is stored, but less
-    safely than its broker's mode asks for.  A SPOOLED message (only with a spool) has the offset -1, and has no
-    queue unless the caller named one."""
+    safely than its broker's role asks for.  A SPOOLED message (only with a spool) has the offset -1, and has no queue
+    unless the caller named one."""
 
     __slots__ = ("_commit_log_offset", "_store_host", "message_queue", "msg_id", "queue_offset", "send_status")
 

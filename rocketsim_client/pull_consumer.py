@@ -161,8 +161,8 @@ class PullConsumer:
         """
         if offset < 0 or max_msg_nums < 1 or max_msg_bytes < 0:
             raise InvalidParameter(
-                f"pull from offset {offset}, of {max_msg_nums} messages and {max_msg_bytes} bytes: at least 0, 1 and 0 "
-                "are needed"
+                f"offset, max_msg_nums and max_msg_bytes must be at least 0, 1 and 0: {offset}, {max_msg_nums} and "
+                f"{max_msg_bytes} are given"
             )
         selection = expression_of(expression)
         suspend_s = SUSPEND_S if suspend is True else float(suspend)

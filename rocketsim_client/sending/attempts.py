@@ -241,4 +241,5 @@ class SendAttempts:
 
 
 class _NoMaster(BrokerNotExist):
-    """The route has no master for the broker name.  The send is repeated, as after SERVICE_NOT_AVAILABLE."""
+    """The route has no master for the broker name.  A send is repeated after this error, like after
+    SERVICE_NOT_AVAILABLE."""

@@ -308,7 +308,9 @@ class Replay:
                 return
             except SpoolUnusable as error:
                 failures += 1
-                logger.error("spool %s: records stay until they can be deleted: %s", self._spool.directory, error)
+                logger.error(
+                    "spool %s: records that were sent stay until they can be deleted: %s", self._spool.directory, error
+                )
                 if not self._spool.pause(BACKGROUND.pause_s(failures)):
                     raise
 

@@ -319,7 +319,7 @@ class Spool:
             if self._why_ended:
                 raise SpoolUnusable(f"{self._why_ended}; {count} messages wait in it")
             raise ClientClosed(
-                f"this producer has been closed; {count} messages wait in {self.directory} for the next one"
+                f"this producer has been closed; {count} messages wait in {self.directory} for the next producer"
             )
 
     def close(self) -> None:
@@ -403,8 +403,9 @@ class Spool:
 
     def _look_at_files(self) -> None:
         """Refuses further records if a file of the spool is no longer at its path, because SQLite would go on writing
-        to a removed file, which no other process can open.  Replay still sends the records in the removed files.  If
-        only the lock file is gone, replay ends, because another process may have opened the same database."""
+        to a removed file, which no other process can open.  Replay still sends the records in the files that were
+        removed.  If only the lock file is gone, replay ends, because another process may have opened the same
+        database."""
         if not self.is_parents and not self._refusal and (name := self._file.displaced()):
             self._refuse_from_now_on(
                 f"{name} was deleted, moved or replaced while it was open: nothing more is spooled; make another "

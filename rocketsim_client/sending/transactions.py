@@ -79,7 +79,7 @@ class Transaction:
         except NotFound as failure:
             logger.warning("transaction %s was not open any more: %s", self.transaction_id, failure)
         except RocketSimError as failure:
-            logger.warning("transaction %s stays open until a broker asks for it: %s", self.transaction_id, failure)
+            logger.warning("transaction %s stays open until a broker asks about it: %s", self.transaction_id, failure)
 
     @property
     def transaction_id(self) -> str:
@@ -206,7 +206,7 @@ class Transactions:
             broker_names = [*broker_names, *(queue.broker_name for queue in self._publish_table.queues(topic))]
         except RocketSimError as error:
             logger.warning(
-                "topic %s: brokers' questions may stay unanswered until its next transaction: %s", topic, error
+                "brokers' questions about topic %s may stay unanswered until its next transaction: %s", topic, error
             )
         self.answer_for([topic], sorted(set(broker_names)))
 
@@ -241,7 +241,7 @@ class Transactions:
                 if self._clock() + pause_s >= until:
                     raise SendFailed(
                         f"transaction {transaction_id} of topic {queue.topic!r}: whether it is {word} is not known: "
-                        f"{why}; the broker asks its producer",
+                        f"{why}; the broker asks a producer about it",
                         attempts=failures,
                         maybe_stored=True,
                         code=failure.code if failure is not None else None,

@@ -47,8 +47,8 @@ class StaticRoute:
 
 
 class StaticRoutes:
-    """Implements `RouteCalls` without a name server.  After a promotion the new master gets the broker id 0 here,
-    and the former master gets the id that the new master had."""
+    """Implements `RouteCalls` without a name server.  After a promotion the new master gets the broker id 0 in the
+    route, and the former master gets the id that the new master had."""
 
     def __init__(self, brokers: Brokers, reads: ReadCalls) -> None:
         self._brokers = {name: dict(members) for name, members in brokers.items()}

@@ -935,7 +935,7 @@ def test_who_waits_for_an_empty_spool_is_told_of_its_close(one, directory, monke
     outcome = outcome_of_drain(producer, monkeypatch)
     producer.close()
     assert isinstance(outcome(), ClientClosed)
-    with pytest.raises(ClientClosed, match=f"has been closed; 3 messages wait in {directory} for the next one"):
+    with pytest.raises(ClientClosed, match=f"has been closed; 3 messages wait in {directory} for the next producer"):
         producer.drain_spool(60)
     one.stop("broker-a")
     one.start("broker-a")

@@ -43,8 +43,9 @@ class GrpcConsumption:
             records.check()
         except RecordError as error:
             raise BadAnswer(
-                f"{call.topic} at {address}: the broker sent damaged records: {error}; they come again after "
-                "their invisible time; check the broker's store with `rocketsim store verify` if it happens again",
+                f"{call.topic} at {address}: the broker sent damaged records: {error}; the messages come "
+                "again after their invisible time; check the broker's store with `rocketsim store verify` if it "
+                "happens again",
                 address=address,
             ) from error
         columns = (records.starts, records.sizes, records.body_start, records.body_size, records.sys_flag)
@@ -98,7 +99,5 @@ class GrpcConsumption:
     def _settled(self, address: str, method: str, request: Any, count: int, timeout_s: float) -> Settled:
         answer = self._channels.call(address, ConsumptionStub, method, request, timeout_s)
         if len(answer.valid) != count:
-            raise BadAnswer(
-                f"{address} answered for {len(answer.valid)} receipt handles, and {count} were sent", address=address
-            )
+            raise BadAnswer(f"{address} answered for {len(answer.valid)} of {count} receipt handles", address=address)
         return Settled(list(answer.valid), answer.again, commit_status(answer.status))

@@ -107,7 +107,7 @@ class StreamCall:
             if answer.kind is Kind.REFUSED:
                 raise self._refusal(message)
             if answer.kind is not Kind.SENT:
-                raise range_stream.Illegal(f"an answer of kind {answer.kind.name}")
+                raise range_stream.Illegal(f"unexpected answer of kind {answer.kind.name}")
             return pb.SendResponse.FromString(message)
 
     def frames(self) -> Iterator[Received[pb.PullFrame]]:
@@ -123,7 +123,7 @@ class StreamCall:
                     if answer.kind is Kind.REFUSED:
                         raise self._refusal(message)
                     if answer.kind is not Kind.FRAME:
-                        raise range_stream.Illegal(f"an answer of kind {answer.kind.name}")
+                        raise range_stream.Illegal(f"unexpected answer of kind {answer.kind.name}")
                     yield Received(records.toreadonly(), pb.PullFrame.FromString(message))
                     answer = None
         finally:

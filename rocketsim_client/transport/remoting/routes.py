@@ -115,7 +115,7 @@ class RemotingRoutes:
             raise BadAnswer(f"{address} sent a broker that is not an object", address=address)
         members = part(data, "brokerAddrs", dict, address)
         if not all(str(key).isdigit() and isinstance(at, str) for key, at in members.items()):
-            raise BadAnswer(f"{address} sent a broker whose addresses are {str(members)[:80]}", address=address)
+            raise BadAnswer(f"{address} sent a broker with impossible addresses: {str(members)[:80]}", address=address)
         addresses = {int(key): self._addresses.of(at) for key, at in members.items()}
         return BrokerData(
             data.get("cluster") or "", part(data, "brokerName", str, address), dict(sorted(addresses.items()))

@@ -34,7 +34,7 @@ _HEAD = np.dtype([("size", ">i4"), ("magic", ">i4"), ("crc", ">i4"), ("flag", ">
 
 
 class Batch(NamedTuple):
-    """The rows of an Outgoing, in order, that one request sends."""
+    """The rows of an Outgoing that one request sends, in order."""
 
     queue_id: int
     rows: Sequence[int]
@@ -105,7 +105,7 @@ class RemotingSends:
         if not versions.delivers_at_times(self._versions[address]):
             raise NotSupported(
                 f"topic {topic!r}: the broker {address} of RocketMQ 4 delivers no message at a given time "
-                "(deliver_at); use delay_level, which it knows",
+                "(deliver_at); use delay_level instead",
                 address=address,
             )
 
