@@ -22,7 +22,7 @@ FILE_SIZE = 256 << 20  # as large as those of RocketMQ's broker
 ADMIN_TIMEOUT_S = 60.0  # time-out of an admin call, which is long because the machine may be busy
 SIZES = {
     "mappedFileSizeCommitLog": FILE_SIZE,
-    # these three are RocketMQ's defaults, because the tests' defaults are smaller
+    # RocketMQ's defaults for these three keys, because the tests' defaults are smaller
     "mappedFileSizeConsumeQueue": 6_000_000,
     "maxHashSlotNum": 5_000_000,
     "maxIndexNum": 20_000_000,

@@ -25,7 +25,7 @@ from broker_service.store.log_scanner import walk
 
 LIMITS = FrameLimits(max_message_size=4 << 20, log_file_size=1 << 30, store_host_size=8)
 HOST = bytes(8)
-_LONG_ENOUGH_S = 0.02  # CPU seconds that a step must take in a round, so that they can be measured
+_LONG_ENOUGH_S = 0.02  # CPU seconds that a step must take in a round, because shorter times are imprecise
 
 
 def steps(size: int, count: int) -> Iterator[tuple[str, Callable[[], Any]]]:

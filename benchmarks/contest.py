@@ -44,7 +44,7 @@ SMOKE = Plan("smoke", rounds=1, warm_up=0, sizes=(100,))
 def schedule(names: list[str], plan: Plan) -> Iterator[tuple[int, str]]:
     """Yields pairs (round, contestant) in the order of the runs.  Rounds with a negative number are warm-ups.
 
-    Every second round runs in reverse order, so that no contestant always follows the same other one.
+    Every second round runs in reverse order, so that no contestant always runs after the same other one.
     """
     for number in range(-plan.warm_up, plan.rounds):
         for name in names if number % 2 == 0 else reversed(names):

@@ -114,8 +114,8 @@ def is_settled(
     """Returns True if the full run would get the same verdict, provided that its median is within QUICK_MARGIN of this
     run's median.
 
-    The verdict is settled if each single round, and the median at both ends of the margin, would give it.  `in_full`
-    has both series as predicted for the full run's amount of data, which must get the same verdict, too.
+    The verdict is settled if each single round, and the median at both ends of the margin, would give the same verdict.
+    `in_full` has both series as predicted for the full run's amount of data, which must get the same verdict, too.
     """
     found = _verdicts(series, reference, target)
     if in_full is not None and not isinstance(in_full[0], Missing):
@@ -151,7 +151,7 @@ def text(value: float | None) -> str:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Returns a percentile: the smallest of the values that `share` of them do not exceed."""
+    """Returns the percentile for `share`, by the nearest-rank method."""
     if not values:
         raise ValueError("no values")
     ordered = sorted(values)

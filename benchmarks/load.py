@@ -296,7 +296,7 @@ class Load:
         seconds = time.perf_counter() - begun
         over = {carrier(client, client.route(topic).addresses(name)[MASTER_ID]) for name in by_broker}
         if count != total:
-            raise RuntimeError(f"{count} of {total} messages came")
+            raise RuntimeError(f"only {count} of {total} messages were read")
         return _rate(count, seconds) | {
             "bytes": size,
             "checksum": crcs,

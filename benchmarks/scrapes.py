@@ -47,7 +47,8 @@ async def _measured(bench: Bench, root: Path, queues: int, rounds: int) -> None:
     config = BrokerConfig(
         broker_name="scraped", listen_port=0, grpc_server_port=-1, metrics_port=port, store_path_root_dir=root
     )
-    sampling.LAGS_EVERY_S = 3600.0  # only `_passes` computes lags, so that no other computation disturbs
+    # Only `_passes` computes lags, so that no other computation disturbs the measurement.
+    sampling.LAGS_EVERY_S = 3600.0
     async with broker(config) as node:
         await until(lambda: node.mastership.standing is Standing.WRITABLE, "the broker takes writes")
         await _fill(node, queues // QUEUES_A_TOPIC)

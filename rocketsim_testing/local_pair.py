@@ -96,20 +96,20 @@ class Pair:
         return topic
 
     def kill_master(self) -> None:
-        """Kills the master with SIGKILL, like a crash.  Clients then read from the slave, and sends fail until
-        `promote` or `restart` is called.
+        """Kills the master with SIGKILL, like a crash.  Until `promote` or `restart` is called, clients read from the
+        slave, and sends fail.
         """
         self._master.kill()
 
     def kill_slave(self) -> None:
-        """Kills the slave with SIGKILL.  If the master is a SYNC_MASTER, sends then get the status
+        """Kills the slave with SIGKILL.  While the slave is dead, sends to a SYNC_MASTER get the status
         SLAVE_NOT_AVAILABLE.
         """
         self._slave.kill()
 
     def promote(self) -> None:
-        """Makes the slave the master after `kill_master`, and returns once clients find the new master.  `restart` then
-        starts the former master as the slave.
+        """Makes the slave the master after `kill_master`, and returns once clients find the new master.  A later
+        `restart` starts the former master as the slave.
         """
         self._admin.promote_slave(self._slave.address, broker_name=self._slave.broker_name)
         self._master, self._slave = self._slave, self._master

@@ -113,7 +113,7 @@ class Client:
 
     def _ready(self) -> Any:
         """Repeats receives until one succeeds, because RocketMQ's proxy needs the consumer's settings first.  Without
-        these settings the proxy refuses a receive (code 50001).
+        the consumer's settings, the proxy refuses a receive (code 50001).
         """
         if self._consumer is None:
             from rocketmq.v5.consumer import SimpleConsumer

@@ -79,8 +79,8 @@ class Frame:
     """Checked records of one topic.
 
     `queues` has the lowest and the highest queue id of the records.  `message` is set only if the frame has a single
-    record with special properties.  The fields `delay_level`, `deliver_ms` and `waits` are set from these special
-    properties.  If `waits` is false, the sender does not wait for the disk or the slave.
+    record with special properties.  The fields `delay_level`, `deliver_ms` and `waits` are set from the special
+    properties of `message`.  If `waits` is false, the sender does not wait for the disk or the slave.
     """
 
     batch: Batch
@@ -128,8 +128,8 @@ def _checked_at_once(
     """Makes all checks of `_checked` in one pass of compiled code.  Returns the batch, and which special properties it
     has.
 
-    Returns None if the compiled module is missing, or if a record breaks a rule.  If a rule is broken, `_checked` then
-    finds it and raises.
+    Returns None if the compiled module is missing, or if a record breaks a rule.  If a record breaks a rule, `_checked`
+    then finds the rule and raises.
     """
     if kernels.compiled is None:
         return None

@@ -60,8 +60,8 @@ class ScheduleService:
         self._masters_position = position
 
     def log_cut(self, end_offset: int) -> None:
-        """Drops a position that is beyond the log's new end after a cut.  Deliveries are then found by reading the log
-        from its beginning.
+        """Drops a position that is beyond the log's new end after a cut.  Without a position, deliveries are found by
+        reading the log from its beginning.
         """
         self._masters_position = None
         if self._position.log_offset > end_offset:
@@ -108,7 +108,7 @@ class ScheduleService:
             await asyncio.sleep(0)
 
     async def deliver_due(self) -> float:
-        """Delivers the due messages of all levels.  Returns the seconds until the next call."""
+        """Delivers the due messages of all levels.  Returns the seconds until its next call."""
         sleep_s = LONGEST_SLEEP_S
         now = self._broker.clock()
         for level, delay_ms in enumerate(self._broker.config.delay_levels_ms, start=1):

@@ -259,7 +259,7 @@ class TimerDelivery:
         """Appends the COPIED that is missing after an interrupted batch.  No timer is delivered before COPIED is
         appended.
 
-        If the disk cannot read the copies for a minute, they are ignored, so these messages are delivered twice.
+        Copies that the disk cannot read for a minute are ignored, so that their messages are delivered twice.
         """
         if (begin := self.timers.copying) is None:
             return
@@ -316,7 +316,7 @@ class TimerDelivery:
     def _given_up(self) -> Collection[int]:
         """Returns the timers that have been unreadable for so long that their log file may be deleted.
 
-        Such a timer is still delivered if it can be read before the deletion.
+        An unreadable timer is still delivered if it can be read before the deletion.
         """
         before = self._broker.clock() - _KEPT_UNREADABLE_S
         return {log_offset for log_offset, since in self._unreadable_since.items() if since <= before}

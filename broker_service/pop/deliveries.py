@@ -19,10 +19,10 @@ class Pop:
     """A consumer's request for messages of any queue of a topic.
 
     With `auto_renew` the broker extends the deadlines while the client is connected, and ignores `invisible_ms`.
-    `poll_s` is how long the pop may wait for a first message.  `timeout_s` is how long the disk and the slave may then
-    take to store the delivery.  A client that got no answer repeats its pop with the same `attempt_id`, which is empty
-    for clients that never repeat a pop.  If the group consumes in order, a pop with the same `attempt_id` gets the
-    messages that the first pop took.
+    `poll_s` is how long the pop may wait for a first message.  `timeout_s` is how long the disk and the slave may take
+    to store the delivery after that.  A client that got no answer repeats its pop with the same `attempt_id`, which is
+    empty for clients that never repeat a pop.  If the group consumes in order, a pop with the same `attempt_id` gets
+    the messages that the first pop took.
     """
 
     group: str

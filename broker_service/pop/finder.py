@@ -176,8 +176,8 @@ class Finder:
         has read before this call.
 
         Returns the next offset to read, the selected messages before that offset, and the number of bytes read.  If the
-        disk cannot read a whole batch, only the first message is read.  If even this one message cannot be read, the
-        queue is tried again later.
+        disk cannot read a whole batch, only the first message is read.  If the disk cannot read even a single message,
+        the queue is tried again later.
         """
         place = scan.place
         known = self._unreadable_from.get(place)

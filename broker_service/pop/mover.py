@@ -41,7 +41,7 @@ class Mover:
         if queue_offset < first:
             return None
         if queue_offset >= end:
-            raise NotReadable(f"the message's queue ends at offset {end} for now")
+            raise NotReadable(f"the message is beyond the present end {end} of its queue")
         found = store.queues.read_ranges([(place.topic, place.queue_id, queue_offset, queue_offset + 1)], max_bytes=1)
         data = b"".join(found.records)
         with store.log.decoding(data):

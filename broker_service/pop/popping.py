@@ -1,7 +1,7 @@
 """Popping: finds messages for a pop, marks them as taken in the state, and answers when this change is stored.
 
-A pop takes its messages at the moment when it submits the change of the state.  While the change is not written yet,
-the next pop continues after these messages.
+A pop takes its messages at the moment when it submits the change of the state.  Even before the change is written, the
+next pop continues after the messages that this pop takes.
 """
 
 import asyncio
@@ -170,8 +170,8 @@ class Popping:
             before = [
                 one.deadline_ms for it in found.again if (one := self._writer.state.get(found.place, it)) is not None
             ]
-            # The new deadline is always later than that of the earlier attempt.  The earlier attempt's `give_back`
-            # therefore sees that its deadline has changed and that it comes too late.
+            # The new deadline is always later than that of the earlier attempt.  `give_back` of the earlier attempt
+            # therefore finds a changed deadline, and does nothing.
             deadline_ms = max(deadline_ms, *(one + 1 for one in before))
             return Deadline(place=found.place, deliveries=found.again, deadline_ms=deadline_ms, renewed=True)
         renewed_until_ms = now_ms + outcome.MAX_RENEWED_MS if pop.auto_renew else 0

@@ -125,8 +125,7 @@ class Settling:
         """Ends the renewed deliveries of clients that are no longer allowed to consume them.
 
         `may(client_id, group, topic)` returns True if the client may consume.  Without this method the broker would
-        renew such deliveries as long as their clients are connected, although it refuses to take their
-        acknowledgements.
+        renew deliveries for clients whose acknowledgements it refuses.
         """
         self._writer.flush()  # a pop of one of these clients may not be applied yet
         clients = self._writer.state.renewing_clients()

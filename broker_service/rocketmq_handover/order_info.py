@@ -38,7 +38,7 @@ def write(files: Files, path: Path, queues: Mapping[Place, QueueState], now_ms: 
 
 
 def table_of(queues: Mapping[Place, QueueState], now_ms: int) -> dict[str, Any]:
-    """Makes the content of the file.  Messages without a counted delivery are left out."""
+    """Makes the content of the file.  Messages are left out if none of their deliveries counted as an attempt."""
     table: dict[str, dict[int, Any]] = {}
     for place, queue in queues.items():
         if queue.locks is not None and (delivered := _delivered(queue.locks)):

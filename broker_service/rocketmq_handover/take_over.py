@@ -2,9 +2,9 @@
 before the first pop.
 
 If RocketMQ has used this store, the log may have RocketMQ's checkpoints that this broker has not taken over yet.  For
-each group and queue with such deliveries, TakeOver appends transitions to the state that make them deliveries of this
-broker.  If a group has already popped a queue here, TakeOver does nothing for it, because the group gets RocketMQ's
-unacknowledged messages again anyway.
+each group and queue with deliveries by RocketMQ, TakeOver appends transitions to the state that make them deliveries of
+this broker.  If a group has already popped a queue here, TakeOver does nothing for it, because the group gets
+RocketMQ's unacknowledged messages again anyway.
 
 The state also keeps how far RocketMQ's checkpoint queues were read, as progress of RocketMQ's own group
 `CID_RMQ_SYS_REVIVE_GROUP`.  The progress is appended after the deliveries, so that a crash in between only repeats the
@@ -118,8 +118,8 @@ def _queues(store: MessageStore) -> list[tuple[str, int]]:
 
 
 async def _read_timers(broker: Broker, state: State, found: Checkpoints) -> _Found:
-    """Adds the checkpoints that still wait in the timer topic to `found`.  Returns the timers that are such
-    checkpoints, which the caller settles afterwards.
+    """Adds the checkpoints that still wait in the timer topic to `found`.  Returns the timers of these checkpoints,
+    which the caller settles afterwards.
     """
     store = broker.store
     known = state.queues.get(_TIMERS)

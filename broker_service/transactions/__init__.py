@@ -1,1 +1,3 @@
-"""Serves transactions: stores half messages, commits and rolls them back, and asks producers that do neither."""
+"""Serves transactions: stores half messages, commits them or rolls them back, and asks producers about transactions
+that stay open.
+"""

@@ -9,8 +9,8 @@ If a producer neither commits nor rolls back, the broker asks it for the outcome
 `transactionCheckMax` questions the broker gives the transaction up, and copies its message to
 TRANS_CHECK_MAX_TIME_TOPIC, where operators find it.
 
-A crash may happen after a copy is appended and before its op record.  `find_copies` searches for such copies before
-this master ends any transaction, and the missing op records are then appended.
+A crash may happen after a copy is appended and before its op record.  `find_copies` searches for copies without op
+records before this master ends any transaction, and the missing op records are then appended.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ _AT_A_TIME = 256
 
 
 class UnknownTransaction(RocketSimError):
-    """The transaction is not known here, or has ended with another outcome than the requested one."""
+    """The transaction is not known here, or it has already ended with another outcome."""
 
 
 class TransactionIdTaken(MessageIllegal):

@@ -179,7 +179,7 @@ class Broker:
 
     def _mark_change(self) -> bool:
         """Appends a record after an operator's change, so that the change survives a promotion.  Only a SYNC_MASTER
-        with several slaves appends such a record.  Returns False if the append fails.
+        with several slaves needs the record.  Returns False if the append fails.
 
         Without this record, the slave with the longest log could be promoted although only another slave has the
         change.  A slave gets the change before the record.  The slave with the longest log has the record, and
@@ -215,7 +215,9 @@ class Broker:
 
     @property
     def takes_clients_writes(self) -> bool:
-        """Returns True if producers may send to this broker.  The name servers get the same value at a registration."""
+        """Returns True if producers may send to this broker.  The broker registers the same value at the name
+        servers.
+        """
         return self.may_append and self.store.admission.why_no_sends() is None
 
     @property

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 # A larger difference between the clocks is a step; a smaller one is corrected within BELIEVED_AFTER_MS.
 STEP_MS = 60_000
-SLEW = 0.1  # a difference is corrected by running the time this share faster or slower than the clock since boot
+SLEW = 0.1  # a correction makes the time run faster or slower than the clock since boot by this share
 BELIEVED_AFTER_MS = 600_000
 EXPIRY_BELIEVES_AFTER_MS = 86_400_000
 _LOGGED_EVERY_MS = 60_000
@@ -81,8 +81,8 @@ class BrokerTime:
         """Returns the time that retention uses to compute the ages of messages.
 
         A time that is too early keeps messages longer than configured.  A time that is too late deletes messages too
-        soon.  In the first ten minutes after a start, NTP may not have set the wall clock yet.  In these ten minutes
-        the returned time is at most a day after the newest message.
+        soon.  In the first ten minutes after a start, the returned time is at most a day after the newest message,
+        because NTP may not have set the wall clock yet.
         """
         self._read()
         since = self._read_at - EXPIRY_BELIEVES_AFTER_MS

@@ -194,7 +194,7 @@ class Mastership:
         return None
 
     def offsets_wait_for(self, slaves: Iterable[int], now: float) -> str | None:
-        """Returns what a master still waits for before it takes commits of offsets and answers queries of them, or None
+        """Returns what a master still waits for before it takes commits of offsets and answers queries of offsets; None
         if it waits for nothing.
 
         Slaves take commits while there is no master, and may also have commits that a power loss took from the master.

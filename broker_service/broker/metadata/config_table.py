@@ -6,8 +6,8 @@ kept as they are.
 
 A change is first planned from the present table, then written, and only then made in memory.  The table in memory
 therefore never has a change that is not on disk.  A running broker makes its changes with `apply`, which writes them on
-a thread, one after the other.  The methods `put`, `delete` and `adopt` write on the calling thread.  Slaves and
-starting brokers use these three methods.
+a thread, one after the other.  The methods `put`, `delete` and `adopt`, for slaves and starting brokers, write on the
+calling thread.
 """
 
 import asyncio
@@ -191,7 +191,7 @@ class ConfigTable(Generic[Entry]):
         return True
 
     def put(self, entry: Entry, now_ms: int) -> None:
-        """Creates or replaces an entry.  An equal entry changes nothing."""
+        """Creates or replaces an entry.  If the entry equals the present one, nothing changes."""
         self._apply_now(self.putting(entry, now_ms))
 
     def putting(self, entry: Entry, now_ms: int) -> Planned[Entry] | None:

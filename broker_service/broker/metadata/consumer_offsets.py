@@ -1,14 +1,14 @@
 """ConsumerOffsetTable: keeps the committed offset of each group in each queue.
 
 An entry is a pair (generation, offset).  Entries are compared as pairs, first by generation, and an entry can only
-rise.  Because of this order, a master and its slaves can merge their tables in both directions.  An offset goes back
-only if it gets a higher generation, which happens at a reset, at the deletion of a topic or group, and at a cut of the
-log.
+rise.  Because entries only rise, a master and its slaves can merge their tables in both directions.  An offset goes
+back only if it gets a higher generation, which happens at a reset, at the deletion of a topic or group, and at a cut of
+the log.
 
 The offsets are in RocketMQ's file `config/consumerOffset.json`.  The generations are in a file of RocketSim's own, and
 commits since the last write of both files are in a journal.  For groups that pop, the broker itself tracks the
-progress, which is not in these files.  The table shows the progress of such groups, and writes it to RocketMQ's file
-only at a clean stop, for a RocketMQ that opens the store.
+progress, which is not in these files.  The table shows the progress of groups that pop, and writes it to RocketMQ's
+file only at a clean stop, for a RocketMQ that opens the store.
 """
 
 import logging
@@ -74,7 +74,7 @@ class ConsumerOffsetTable:
         self._version = DataVersion()
         self._logged: set[Place] = set()  # queues for which a commit below the committed offset was already reported
         self.unshared: set[Place] = set()  # queues with a commit here that the master may not have
-        # Queues whose entry has a generation from records that the master does not have.
+        # Queues whose offset was reset in records that the master does not have.
         self._foreign: set[Place] = set()
         self._news = False  # True if an offset was committed since the last call of `take_news`
         # The progress of groups that pop, which follows from the log of messages and pops.  The table shows this
@@ -148,7 +148,7 @@ class ConsumerOffsetTable:
     # --- changing ---------------------------------------------------------------------------------------------------
 
     def commit(self, group: str, topic: str, offsets: Mapping[int, int]) -> dict[int, int]:
-        """Commits offsets, and returns the offsets that are then committed.  An offset below the committed one changes
+        """Commits offsets, and returns the committed offsets after that.  An offset below the committed one changes
         nothing.
         """
         queues = self._table.get((group, topic), {})
@@ -233,8 +233,8 @@ class ConsumerOffsetTable:
 
         Returns a line of text for each offset that has moved.  On a slave the generation stays the same, because only a
         master may let an offset go back.  On a master (`new_generation`) the generation rises, even for entries whose
-        generation comes from records that this log does not have.  Such entries exist if a slave was promoted after it
-        had received a reset, but not the records before the reset.
+        generation comes from records that this log does not have.  A slave that was promoted with a reset, but without
+        the records before the reset, has an entry of this other history.
         """
         lines = []
         for (group, topic), queues in self._table.items():
@@ -304,7 +304,7 @@ class ConsumerOffsetTable:
             self._foreign.clear()
 
     def may_bring(self, entry: OffsetEntry) -> bool:
-        """Returns True if the entry's generation belongs to the history of this log, or if this is not known."""
+        """Returns True if the entry's generation belongs to the history of this log, or if its origin is not known."""
         return not entry.raised_at.epoch or self._history.has_passed(entry.raised_at)
 
     def _set(self, group: str, topic: str, entries: Queues, *, replaces: bool = False) -> None:

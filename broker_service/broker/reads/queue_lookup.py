@@ -48,8 +48,8 @@ class QueueLookup:
         return await self._broker.long_polling.wait(queues, self._broker.hold_s(hold_s))
 
     def ends_in(self, topic_name: str, queue_ids: Iterable[int], epoch: LogEpoch) -> list[int] | None:
-        """Returns the end of each queue as it was at the end of this epoch, which is the most that a client can have
-        read in it.
+        """Returns the end of each queue at the moment when this epoch ended, because a client can have read no further
+        in it.
 
         Returns None if the epoch has not ended, or if this broker does not know its end.
         """

@@ -10,8 +10,8 @@ MOST_CHARACTERS = 16 << 10
 
 
 class FilterNotSupported(InvalidParameter):
-    """The broker does not support this type of filter, or its `enablePropertyFilter` is false.  RocketMQ answers
-    SYSTEM_ERROR in this case, after which clients retry in vain.
+    """The broker does not support this type of filter, or its `enablePropertyFilter` is false.  RocketMQ answers an
+    unsupported filter with SYSTEM_ERROR, after which clients retry in vain.
     """
 
     v2_code = "UNSUPPORTED"
