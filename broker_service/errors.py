@@ -1,5 +1,5 @@
 """The exceptions with which a broker or a name server refuses something.  An outcome that callers must expect is a
-return value instead.
+return value, not an exception.
 
 Each class has three codes for the caller.  `code` is RocketMQ's response code, `grpc_status` is the gRPC status in our
 own protocol, and `v2_code` is the code for RocketMQ 5's clients.  A subclass has the codes of its base class unless it

@@ -1,8 +1,8 @@
 """The rights that calls of this project's own services need: who may make them, and for which actions and resources.
 
 `RIGHTS` has the right of every method of a broker, except for operators' commands, which declare their rights in
-`admin/`.  `NAMESRV_RIGHTS` has the right of every method of a name server.  Calls of all other methods are refused.  A
-call that RocketMQ 5 also has needs the same rights here.  Pure.
+`admin/`.  `NAMESRV_RIGHTS` has the right of every method of a name server.  A call of a method that has no right in
+these tables is refused.  A call that RocketMQ 5 also has needs the same rights here.  Pure.
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -16,7 +16,7 @@ from broker_service.errors import SystemBusy
 
 MOST = 2  # most requests that are received at once
 MOST_WAITING = 1000
-MOST_WAITING_OF_ONE = 100  # calls of one connection
+MOST_WAITING_OF_ONE = 100  # most waiting calls of one connection
 PATIENCE_S = 0.2  # while other requests wait, a request must arrive within two periods of this length
 ROUNDS = 5  # while no other request waits, a request must arrive within this number of periods (PATIENCE_S)
 

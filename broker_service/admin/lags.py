@@ -141,7 +141,8 @@ class Lags:
     def _committed(self, change: tuple[str, str, Mapping[int, OffsetEntry]]) -> None:
         group, topic, entries = change
         self._commits.add((group, topic))
-        if any(entry.offset < 0 for entry in entries.values()):  # topic or group was deleted
+        # a negative offset means that the topic or group was deleted
+        if any(entry.offset < 0 for entry in entries.values()):
             self._until_full = 0
 
     def _topic_changed(self, _: str) -> None:

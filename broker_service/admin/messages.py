@@ -62,7 +62,7 @@ class MessageOperations(SubjectOperations):
                 return records
             if before is None:
                 raise NotFound(f"no message of topic {topic} has the id {message_id!r}")
-            await asyncio.sleep(0)  # other tasks have a turn
+            await asyncio.sleep(0)  # gives other tasks of the event loop a turn
 
     async def message_at(self, topic: str, commit_log_offset: int) -> bytes:
         """Returns the record that starts at this log offset.  If `topic` is not empty, the record must belong to this

@@ -182,8 +182,8 @@ def delete_queues(store: MessageStore, floors: Mapping[str, Mapping[int, int]]) 
     """Deletes the entries that the queues of these topics had when the topics were deleted.
 
     `floors` are the ends that these queues had when their topics were deleted, as the tombstones store them.  An entry
-    at or after the end of its queue stays, because it may belong to a new topic of the same name.  The file of topics
-    may have lost that new topic.
+    at or after the end of its queue stays, because it may belong to a new topic of the same name that the file of
+    topics has lost.
     """
     if any(floors.values()) and (queues := store.forget_before(floors)):
         logger.info("deleted the entries of queues %s that are older than the deletion of their topics", sorted(queues))

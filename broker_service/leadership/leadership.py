@@ -225,10 +225,10 @@ class Leadership:
     def update_config(self, values: Mapping[str, str]) -> None:
         """Sets keys that may change at run time: all of them or, after an error, none.
 
-        `brokerRole` and `flushDiskType` decide what a master's OK to a producer guarantees.  When one of these two keys
-        changes, the slaves must connect again to learn the new value, and the slaves' earlier acknowledgements do not
-        count.  A restart reads both keys from the configuration file.  A master that was promoted reads both keys from
-        `role.json`, which this method writes.
+        `brokerRole` and `flushDiskType` decide what a master's OK to a producer guarantees.  When `brokerRole` or
+        `flushDiskType` changes, the slaves must connect again to learn the new value, and their earlier
+        acknowledgements do not count.  A restart reads `brokerRole` and `flushDiskType` from the configuration file.
+        On a promoted master, a restart reads both keys from `role.json`, which this method writes.
         """
         broker, before = self._broker, self._broker.config
         if (role_name := values.get("brokerRole", before.broker_role.name)) != before.broker_role.name:

@@ -1,6 +1,6 @@
 """MasterFile is `rocketsim/master.json`, which says what the OK of this slave's master to a producer guarantees.
 
-After a promotion, this broker's OK guarantees the same as its former master's.  The file is needed because the slave
+A promoted slave's OK to a producer guarantees the same as its former master's.  The file is needed because the slave
 may be restarted after its master has died, and be promoted then.
 """
 

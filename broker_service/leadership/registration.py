@@ -64,7 +64,7 @@ class Registration:
     async def refresh(self, within_s: float) -> None:
         """Registers with all name servers now, and waits up to `within_s` for each to answer or fail.
 
-        A name server that has not answered within this time counts as lost.
+        A name server that has not answered within `within_s` counts as lost.
         """
         for address in await self._ask(self.links, within_s):
             logger.warning("name server %s does not answer now: its earlier answers are no longer used", address)

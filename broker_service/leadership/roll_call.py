@@ -98,5 +98,7 @@ class RollCall:
                 return lost
 
     def _channel(self, address: str) -> grpc.aio.Channel:
-        """Opens a channel for one question.  A channel that is kept would reconnect more and more rarely."""
+        """Opens a channel for one question.  A channel that was kept for the next question would reconnect more and
+        more rarely.
+        """
         return self._open_channel(address, TRIED_AGAIN)

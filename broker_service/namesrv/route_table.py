@@ -142,7 +142,9 @@ class RouteTable:
         return self._remove(broker_name, lambda member: member.connection is connection)
 
     def connection_lost(self, connection: object) -> list[Member]:
-        """Removes the brokers of this connection.  A broker that has registered again on another connection stays."""
+        """Removes the brokers of this connection.  A broker that has registered again on another connection is not
+        removed.
+        """
         return self._remove_everywhere(lambda member: member.connection is connection)
 
     def expire(self, now_ms: int) -> list[Member]:

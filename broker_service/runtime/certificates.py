@@ -1,6 +1,6 @@
 """Certificates reads the certificate, key and CAs of a process at its start, and again whenever the files change.
 
-Every port of the process, and every connection that the process opens, uses these files.
+Every port of the process, and every connection that the process opens, uses the same certificate files.
 """
 
 import logging

@@ -33,8 +33,8 @@ async def read(store: Store, read_store: Callable[[], T]) -> T:
 
     No other code runs on the event loop between the last call of `read_store` and the return.
 
-    Every round must read a place that no earlier round has read.  If all missing places were read in an earlier round,
-    memory is short, and the last call of `read_store` waits for the disk.
+    Every round, which is a call of `read_store` and the reads of a thread, must read a new place.  If all missing
+    places were read in an earlier round, memory is short, and the last call of `read_store` waits for the disk.
 
     A place that the thread cannot read raises ReadFailed in the next call.  `read_store` may catch ReadFailed and leave
     out that place.

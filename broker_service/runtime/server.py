@@ -214,7 +214,7 @@ async def start_server(
     network: Network | None = None,
     interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
 ) -> tuple[grpc.aio.Server, int]:
-    """Returns a started server and its port.  The caller stops the server."""
+    """Returns a started server and its port.  The caller must stop the server."""
     server, bound_port = (network or Network()).listen(bind_address, port, max_message_bytes, interceptors=interceptors)
     await add_services(server, services)
     await server.start()

@@ -10,11 +10,11 @@ no further request that would exceed it.
 Answers that clients have not read yet may use MAX_UNSENT_BYTES, and those of one connection MAX_UNSENT_BYTES_OF_ONE.
 A connection that would exceed a limit is closed.
 
-The server also closes a connection in these cases:
-- the client has sent no complete request within FIRST_S;
-- the client needs more than FRAME_S, and a second for each MiB, to send a request;
-- the client reads nothing of its answers for STALLED_S;
-- the client sends nothing for IDLE_S while none of its calls is under way.
+A slow or silent client also loses its connection:
+- The connection is closed if the client has sent no complete request within FIRST_S.
+- The connection is closed if the client needs more than FRAME_S, plus a second for each MiB, to send a request.
+- The connection is closed if the client reads nothing of its answers for STALLED_S.
+- The connection is closed if the client sends nothing for IDLE_S while none of its calls is under way.
 """
 
 import asyncio

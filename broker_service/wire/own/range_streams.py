@@ -9,8 +9,8 @@ Pulls: the next frame is read from the store when the client has read most of th
 from the mapped log directly into the socket, as far as the kernel has room for them.  Bytes for which the kernel has no
 room are copied at once, so that a slow client does not keep log files open.
 
-Sends: a frame is received into the memory in which it is later checked and stamped.  The store gets the frame when it
-is complete.
+Sends: a frame is received into the memory in which it is later checked and stamped.  The store gets a frame when the
+frame is complete.
 
 A connection carries one frame at a time.  The constants below limit the connections, and the bytes of all connections
 together.  A request that exceeds a limit is answered with NO_ROOM, and its client uses gRPC instead.

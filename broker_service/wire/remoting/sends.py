@@ -20,7 +20,7 @@ SAFE_WAIT_S = 2.5  # longest wait for disk and slave; RocketMQ's producers wait 
 REGION = "DefaultRegion"
 _TRANSACTION = 0xC  # the transaction bits of the system flag
 _KEPT_FLAGS = record.SYS_FLAG_COMPRESSED | record.SYS_FLAG_COMPRESSION_TYPE | record.SYS_FLAG_MULTI_TAGS
-# The answer's code for each put status.  The message is stored with every put status that this table has.
+# The answer's code for each put status.  Each put status in this table means that the message is stored.
 _CODES = {
     PutStatus.PUT_OK: ResponseCode.SUCCESS,
     PutStatus.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,

@@ -143,8 +143,8 @@ def _has_control(text: str) -> bool:
 
 
 def _check_sizes(message: pb.Message) -> None:
-    """Checks the sizes of keys, tag and properties.  The sizes are checked before the characters, because checking
-    characters takes longer.
+    """Checks the sizes of keys, tag and properties.  Sizes are checked before characters, because checking characters
+    takes longer.
     """
     properties, system = message.user_properties, message.system_properties
     if len(properties) > MAX_USER_PROPERTIES:

@@ -16,7 +16,7 @@ class SendId(NamedTuple):
     """The parts of a message that stay the same when the message is sent again.
 
     The message id alone is not enough, because other clients can guess it.  An attacker could send a message with the
-    id that another client's next message will have.  If only ids were compared, the broker would answer the other
+    id that another client's next message will have.  If only ids were compared, the broker would answer that other
     client's message without storing it.
     """
 

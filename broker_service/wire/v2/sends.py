@@ -202,7 +202,7 @@ class SendPath:
         be stored.
 
         Messages that were stored after the port was opened are in memory, so the search ends at the log offset at which
-        the port was opened.  The index therefore needs to be brought up to that offset only once, and not for each
+        the port was opened.  The index must therefore be brought up to this log offset only once, and not for each
         message.
         """
         broker = self._broker

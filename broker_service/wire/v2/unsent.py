@@ -16,7 +16,9 @@ class Unsent:
         self._of: dict[str, int] = {}
 
     def check(self, client_id: str, size: int = 1) -> None:
-        """Raises SystemBusy if the limits do not allow `size` more bytes.  A single answer may have any size."""
+        """Raises SystemBusy if the limits do not allow `size` more bytes.  An answer may have any size while no
+        other bytes are being sent.
+        """
         own = self._of.get(client_id, 0)
         if own and own + size > self._most // SHARE:
             raise SystemBusy(f"this client has not read {own} bytes of messages yet; read them, and then receive again")
