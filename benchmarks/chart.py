@@ -17,8 +17,8 @@ Row = Mapping[str, Any]
 class Line(NamedTuple):
     """Describes one line of the chart.
 
-    `ceiling` has the possible names of the reference that is drawn as the ceiling, which is a reference of `figure`, or
-    of `ceiling_figure` if that is set.
+    `ceiling` has the possible names of the reference that is drawn as the ceiling.  The ceiling is a reference of
+    `ceiling_figure`, or of `figure` if `ceiling_figure` is empty.
     """
 
     label: str

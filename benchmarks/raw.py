@@ -98,7 +98,7 @@ class Raw:
                 size += connection.recv_into(frame, 0, socket.MSG_WAITALL)
         seconds = time.perf_counter() - begun
         if size != frames * FRAME:
-            raise RuntimeError(f"{frames} frames were requested, but {size} bytes came")
+            raise RuntimeError(f"only {size} bytes came for {frames} requested frames")
         return {"bytes": size, "seconds": seconds, "bytes_rate": size / seconds}
 
     def round_trips(self, size: int, seconds: float) -> dict[str, Any]:

@@ -94,8 +94,8 @@ class Settling:
         begun messages waits for its back-off, because the client may have been unable to receive it.  All messages
         except the last begun one are delivered again at once.  Invalid handles are ignored.
 
-        `deadlines_ms` are the deadlines that the call has told the client.  If a delivery in order has got another
-        deadline, the client's next attempt has taken it, so it stays as it is.
+        `deadlines_ms` are the deadlines that the call has told the client.  If the deadline of a delivery in order has
+        changed, the client's next attempt has taken the delivery, which therefore stays.
         """
         for number, handle in enumerate(handles):
             if (due := self._under_way(group, topic, receipt_handle.decode(handle))) is not None:
@@ -109,7 +109,8 @@ class Settling:
         """Undoes the deliveries of a pop that was cancelled.  The messages are delivered again at once, and their
         attempt numbers do not rise.
 
-        If a delivery in order has got another deadline, the client's next attempt has taken it, so it stays as it is.
+        If the deadline of a delivery in order has changed, the client's next attempt has taken the delivery, which
+        therefore stays.
         """
         mine = [one for one in deliveries if not self._was_handed_out_again(place, one, deadline_ms)]
         self._end(place, mine, 0, counted=False)

@@ -100,8 +100,8 @@ def takes(
     settled.
 
     `attempts` has the attempt number by offset, and an offset without a number is at its first attempt.  If a crash
-    cuts off the last transitions, the state is still valid, because the group then continues after the messages of the
-    others.
+    cuts off the last transitions, the group continues after the messages of the remaining ones, and the state is still
+    valid.
     """
     runs: list[list[int]] = []
     for offset in sorted(held):

@@ -118,8 +118,8 @@ def _queues(store: MessageStore) -> list[tuple[str, int]]:
 
 
 async def _read_timers(broker: Broker, state: State, found: Checkpoints) -> _Found:
-    """Adds the checkpoints that still wait in the timer topic to `found`.  Returns the timers of these checkpoints,
-    which the caller settles afterwards.
+    """Adds the checkpoints that still wait in the timer topic to `found`.  Returns the timers of RocketMQ's
+    checkpoints, which the caller settles afterwards.
     """
     store = broker.store
     known = state.queues.get(_TIMERS)

@@ -170,8 +170,8 @@ class Mastership:
         explains the reasons.
 
         `slaves` has the log ends of the live slaves by broker id.  A slave in an older epoch may have a longer log than
-        this master.  The master does not wait for the surplus records of that slave, which were given up when this
-        epoch began, and are cut from the slave's log.
+        this master.  The master does not wait for surplus records of an older epoch, because they were given up when
+        this epoch began, and are cut from the slave's log.
         """
         if self._heard_at is None:
             return "no name server and no slave has answered yet"

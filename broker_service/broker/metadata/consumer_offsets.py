@@ -38,7 +38,7 @@ class History(Protocol):
 
 
 class NoHistory:
-    """A history in which every point counts as contained."""
+    """A history that counts every point as contained."""
 
     def end(self) -> LogPoint:
         return LogPoint()
@@ -233,8 +233,8 @@ class ConsumerOffsetTable:
 
         Returns a line of text for each offset that has moved.  On a slave the generation stays the same, because only a
         master may let an offset go back.  On a master (`new_generation`) the generation rises, even for entries whose
-        generation comes from records that this log does not have.  A slave that was promoted with a reset, but without
-        the records before the reset, has an entry of this other history.
+        generation comes from records that this log does not have.  An entry from another history exists if a slave was
+        promoted with a reset, but without the records before the reset.
         """
         lines = []
         for (group, topic), queues in self._table.items():
@@ -278,8 +278,8 @@ class ConsumerOffsetTable:
         return raised
 
     def merge_from_master(self, changes: Iterable[Change], *, begins: bool = False, ends: bool = False) -> None:
-        """Takes over entries of the master where they are higher.  An entry that the master has too, or has surpassed,
-        need not be handed back.
+        """Takes over entries of the master where they are higher.  An entry need not be handed back if the master has
+        it or a higher one.
 
         The master sends its complete table in several calls: `begins` marks the first call, and `ends` the last one.
         After the last call, every entry that is higher here is handed back, even if it once came from the master,
