@@ -138,7 +138,7 @@ class StaleEpoch(ServiceNotAvailable):
 
 
 class DiskFull(ServiceNotAvailable):
-    """The disk is full.  Reads continue.  Writes continue as soon as the disk has room, without a restart."""
+    """The disk is full.  Reads continue.  Writes continue without a restart as soon as the disk has room again."""
 
     v2_code = "TOO_MANY_REQUESTS"  # with this code clients wait before they try again, on another broker if they can
 

@@ -121,8 +121,8 @@ def _long_family(figure: Figure) -> "Metric":
 class _Samples:
     """The samples of a figure.  The thread that reads the samples pauses after every `SAMPLES_A_TURN` of them.
 
-    Python runs one thread at a time, and a thread that computes without a pause keeps the event loop waiting for five
-    milliseconds in each of its turns.
+    Python runs one thread at a time, so a thread that computes without a pause makes the event loop wait five
+    milliseconds for each of its turns.
     """
 
     def __init__(self, figure: Figure) -> None:

@@ -32,7 +32,7 @@ class Registration:
     """Registers every `period_s`, and at once after a notice of `broker.description_changed`.
 
     `membership` says what is registered and gets the replies.  When a connection has ended, or an answer has not come
-    in time, `membership` discards what that name server said last.  A name server's answer is therefore used for no
+    in time, `membership` discards the last answer of that name server.  A name server's answer is therefore used for no
     longer than `period_s` and ANSWER_WITHIN_S together.
     """
 

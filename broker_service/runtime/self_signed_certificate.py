@@ -1,7 +1,7 @@
 """The certificate that a broker makes for itself, so that RocketMQ 5's clients, which use TLS by default, can connect.
 
 RocketMQ's proxy also makes a certificate for itself, with `tlsTestModeEnable`.  RocketMQ 5's clients do not check the
-certificate, so it protects nobody from a process that takes over the port.
+certificate, so it gives no protection from a process that takes over the port.
 """
 
 import threading

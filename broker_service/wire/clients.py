@@ -320,7 +320,9 @@ class Clients:
         return client is not None and (client.newest is not None or self._clock() < client.until)
 
     def close(self) -> None:
-        """Ends all streams.  Does not call the functions in `gone`, because the clients connect to the next master."""
+        """Ends all streams.  Does not call the functions in `gone`, because the clients will connect to the next
+        master.
+        """
         for client in self._clients.values():
             for stream in client.streams:
                 stream.close()

@@ -192,7 +192,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
 
 
 def add_to_server(servicer: BrokerServicer, server: Any) -> None:
-    """Registers the service with a server as generated code does, except for two methods.
+    """Registers the service with a server as generated code does, except for the methods PullRange and Send.
 
     PullRange serializes its answers itself, and Send takes its records as bytes that are not parsed, so that neither
     method copies the records into a protobuf message.

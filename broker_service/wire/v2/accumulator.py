@@ -48,7 +48,8 @@ class SentCall:
 class Accumulator:
     """Appends the messages of a call, possibly together with those of other calls, as `GroupCommit` decides.
 
-    Appended messages are added to `recent` before the wait for disk and slave, even if their call has ended meanwhile.
+    Appended messages are added to `recent` before the broker waits for disk and slave, even if their call has ended
+    meanwhile.
     """
 
     def __init__(self, puts: PutPath, recent: RecentSends, clock: Callable[[], float]) -> None:
