@@ -45,7 +45,7 @@ STATIC = Path(__file__).parent / "static"
 PAGES = ("/", "/topics", "/topics/{name:path}", "/groups", "/groups/{name:path}", "/messages", "/failovers")
 THREADS = 8  # threads that call the cluster
 LOOK_S = 1.0  # the time between two rounds of calls to all brokers
-IDLE_LOOK_S = 5.0  # the time between these rounds while nobody has a page open
+IDLE_LOOK_S = 5.0  # the time between rounds of calls while nobody has a page open
 
 T = TypeVar("T")
 

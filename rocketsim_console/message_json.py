@@ -9,7 +9,7 @@ from rocketsim_client.errors import BadAnswer
 from rocketsim_client.message_view import MessageView
 
 PREVIEW = 160  # characters of a body in a list
-SHOWN_BYTES = 64 << 10  # bytes of a body on the page of its message; the download has all bytes
+SHOWN_BYTES = 64 << 10  # the most bytes of a body on its message's page, while the download has all bytes
 HEX_BYTES = 4 << 10
 HEX_COLUMNS = 16
 

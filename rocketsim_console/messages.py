@@ -16,7 +16,7 @@ from rocketsim_console.message_json import message_of, row_of
 
 WAYS = ("newest", "time", "offset", "key", "id")
 SHOWN = 50
-MAX_QUEUES = 64  # the most queues for one search; in a topic with more, the user has to name a queue
+MAX_QUEUES = 64  # the most queues for one search, so in a larger topic the user has to name a queue
 FRAME_BYTES = 256 << 10  # the most bytes of one broker's answer
 
 

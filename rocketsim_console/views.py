@@ -17,10 +17,10 @@ from rocketsim_client.model import MessageQueue, QueueBounds
 from rocketsim_console.rates import Rates
 from rocketsim_console.watch import Watch
 
-PAGE = 25  # topics or groups on a page; each needs a call to every broker name
+PAGE = 25  # topics or groups on a page, each of which needs a call to every broker name
 MAX_ROWS = 500  # the most queues on a page
 NAMES_S = 5.0  # how long a list of names is kept
-CONFIG_S = 30.0  # how long settings are kept; long, because a broker sends the settings of all its topics at once
+CONFIG_S = 30.0  # how long settings are kept, which is long because a broker sends those of all its topics at once
 
 KINDS = ("users", "retry", "dead letters", "system", "all")
 

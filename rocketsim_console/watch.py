@@ -34,7 +34,8 @@ class Point:
 
 
 class Watch:
-    """Keeps what `look` has found.  One thread at a time calls `look`; any thread may call the other methods.
+    """Keeps what `look` has found.  Only one thread at a time may call `look`, while any thread may call the other
+    methods.
 
     `now_ms` returns the time of day, for events and charts.  `clock` returns seconds, for the time between two calls of
     `look`.

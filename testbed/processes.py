@@ -67,7 +67,8 @@ class ServerProcess(local_cluster.ServerProcess):
     def wait_until_ready(self) -> Self:
         """Waits until the process serves.
 
-        At a restart, a connection of another process may occupy its port; the process is then started again.
+        At a restart, a connection of another process may occupy this process's port, in which case the process is
+        started again.
         """
         until = time.monotonic() + PROCESS_PATIENCE_S
         while True:
@@ -104,7 +105,7 @@ class ServerProcess(local_cluster.ServerProcess):
 
 
 class Processes:
-    """Starts servers in one folder; leaving the `with` block ends all of them."""
+    """Starts servers in one folder, and ends all of them when the `with` block ends."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

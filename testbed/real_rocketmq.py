@@ -38,7 +38,7 @@ BROKER_NAME = "interop"
 START_TIMEOUT_S = 180.0
 COMMAND_TIMEOUT_S = 600
 HEAPS = {"namesrv": "128m", "master": "512m", "slave": "384m", "proxy": "384m"}
-# The administrator of `access`; brokers and tools sign their calls with the same keys.
+# The access keys of the administrator of `access`, with which brokers and tools sign their calls.
 ACCESS_KEY, SECRET_KEY = "interop", "interop-secret"
 # A user of `access` that may read all topics with all groups, and change nothing.  With ACL 2.0, `add_reader` creates
 # this user.
@@ -112,7 +112,7 @@ def java(jars: Path, home: Path, heap: str, *main: str) -> list[str]:
 
 
 def run_java(jars: Path, home: Path, heap: str, *main: str) -> str:
-    """Runs a main class and returns what it prints; raises RocketMQError if it ends with an error."""
+    """Runs a main class and returns what it prints.  Raises RocketMQError if the program ends with an error."""
     answer = subprocess.run(java(jars, home, heap, *main), capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S)
     if answer.returncode:
         raise RocketMQError(f"{' '.join(main)} ended with {answer.returncode}\n{answer.stderr[-4000:]}")
@@ -123,7 +123,7 @@ def mqadmin(home: Path, *words: str, version: str = NEWEST) -> str:
     """Returns what mqadmin prints for a command.  The command's words name the servers to ask, as in `-n NAME_SERVER`
     or `-b BROKER`.
 
-    If a command fails, mqadmin prints a stack trace and ends with status 0; this function raises RocketMQError.
+    If a command fails, mqadmin prints a stack trace and ends with status 0, and this function raises RocketMQError.
     """
     jars = rocketmq_jars(version)
     write_logging(home, version)
@@ -189,7 +189,7 @@ class RocketMQ:
     master: JavaServer
     slave: JavaServer | None = None
     proxy: JavaServer | None = None  # its port is for gRPC
-    proxy_remoting: str = ""  # host:port; empty without a proxy
+    proxy_remoting: str = ""  # host:port, or empty without a proxy
 
     @property
     def address(self) -> str:
@@ -246,9 +246,9 @@ def running(
 ) -> Iterator[RocketMQ]:
     """Starts the servers, and stops all processes cleanly at the end of the context.
 
-    - `store`: the directory that the master serves and changes, so pass a copy.  By default, the master uses a new one.
+    - `store`: the directory that the master serves and changes, so pass a copy.  The default is a new, empty directory.
     - `access`: calls must be signed with ACCESS_KEY and SECRET_KEY (RocketMQ's ACL 2.0, before 5.3.0 its ACL 1.0).
-    - `tls`: a folder with server.pem and server.key; plaintext stays possible.
+    - `tls`: a folder with server.pem and server.key, for servers that take TLS as well as plaintext.
     - `client_ca`: a client that speaks TLS needs a certificate of this CA.
     - `settings`: further keys of the brokers.
     """
@@ -397,7 +397,7 @@ def _file_sizes(store: Path) -> dict[str, int]:
 
 
 def accepts_connections(process: "subprocess.Popen[bytes]", port: int, timeout_s: float) -> bool:
-    """Returns True once the process accepts connections; False after the timeout or when it has ended."""
+    """Returns True once the process accepts connections, and False after the timeout or when the process has ended."""
     for _ in range(int(timeout_s / 0.1)):
         with socket.socket() as one:
             if one.connect_ex(("127.0.0.1", port)) == 0:

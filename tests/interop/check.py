@@ -1,6 +1,7 @@
-"""Opens stores of ours with a real Apache RocketMQ, and compares what RocketMQ's client reads with our dump: every
-field of every message in every user queue, every queue's bounds, committed offsets, and messages found by key.
-After RocketMQ has closed a store, the store must be undamaged and have the same content.
+"""Opens stores of ours with a real Apache RocketMQ, and compares what RocketMQ's client reads with our dump.
+
+The comparison covers every field of every message in every user queue, every queue's bounds, committed offsets, and
+messages found by key.  After RocketMQ has closed a store, the store must be undamaged and have the same content.
 
     python -m tests.interop.check            a master's store, a slave's, a trimmed one, and one that RocketMQ began
     python -m tests.interop.check DIR ...    copies of these store directories

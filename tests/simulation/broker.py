@@ -1,4 +1,4 @@
-"""A broker of the simulation: the real one, `app.broker`, on a simulated machine; and a name server in the same way."""
+"""Simulated machines: brokers, which run the real broker `app.broker`, and name servers."""
 
 import asyncio
 import errno

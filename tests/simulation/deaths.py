@@ -20,7 +20,7 @@ def play(world: World, act: Act, *, bad_disks: bool = False, full_disks: bool = 
     """Calls `act` with one master after another while brokers die.  Returns the last master, when all brokers are well.
 
     With `bad_disks`, calls of the disks fail, some because there is no room, and sectors go bad.  With `full_disks`,
-    disks have no room for a while; use it only for a world that deletes no messages meanwhile.
+    disks have no room for a while, which suits only a world that deletes no messages meanwhile.
     """
     chance = random.Random(world.seed)
 

@@ -245,8 +245,8 @@ class Deliveries:
             broker.process.spawn(work())
 
     def _settle(self, broker: "Broker", delivery: Delivery, *, is_forward: bool) -> Any:
-        """Notes that a client asks for the settlement.  Returns a function that must be called with the broker's
-        answer.
+        """Notes that a client asks for the end of the message, which is an ack or a move to the dead letters.  Returns
+        a function that must be called with the broker's answer.
         """
         settlement = Settlement(Change.asked(broker), is_forward)
         settlements = self._settlements[delivery.group, delivery.body]
@@ -302,7 +302,7 @@ class Deliveries:
             if (settled_at := self._settled_at(key, history)) < one.began:
                 if not self._waited_behind_another(key, settled_at, history):
                     self._break(f"{one.body!r} is delivered to group {group} again, and was settled", one.body)
-                self._settlements.pop(key)  # the message needs another settlement
+                self._settlements.pop(key)  # the message needs another ack or move
             if group == MORTAL and one.attempt > MORTAL_ATTEMPTS:
                 self._break(f"{one.body!r} is delivered to group {group} for the {one.attempt}th time", one.body)
             for other in self._given[key]:
@@ -339,8 +339,8 @@ class Deliveries:
         )
 
     def _settled_at(self, key: tuple[str, bytes], history: History) -> float:
-        """Returns the time of the answer that settled the message, or NEVER if a master with that history has no such
-        answer.
+        """Returns the time of the answer that ended the message by an ack or a move, or NEVER if a master with that
+        history has no such answer.
         """
         return min(
             (one.change.answered_at for one in self._settlements.get(key, ()) if one.change.is_in(history)),
@@ -351,15 +351,17 @@ class Deliveries:
         return any(one.change.may_be_in(history) for one in self._settlements.get(key, ()))
 
     def _waited_behind_another(self, key: tuple[str, bytes], settled_at: float, history: History) -> bool:
-        """Returns True if a settled message may come again because an earlier message of its order was not settled at
-        that time.  RocketMQ also delivers messages again in this case.
+        """Returns True if an acknowledged or moved message may come again, because an earlier message of its order was
+        not acknowledged or moved at that time.  RocketMQ also delivers messages again in this case.
         """
         group, body = key
         earlier = self._before(body, history) if group == IN_ORDER else ()
         return not all(self._settled_at((group, other), history) < settled_at for other in earlier)
 
     def _earlier(self, body: bytes, history: History) -> set[bytes]:
-        """Returns the messages that were stored before this one, and that no client has asked to settle."""
+        """Returns the messages that were stored before this one, and that no client has asked to acknowledge or to move
+        to the dead letters.
+        """
         return {
             other
             for other in self._before(body, history)
@@ -383,8 +385,8 @@ class Deliveries:
             last[key, queue] = offset
 
     def left(self, group: str, broker: "Broker") -> set[bytes]:
-        """Returns the messages that are in the log and not settled.  A message whose settlement was asked for but not
-        answered may be settled.
+        """Returns the messages in the log that are neither acknowledged nor moved to the dead letters.  A message may
+        be missing in the result if a client has asked for its ack or move and got no answer.
         """
         history = History.of(broker)
         sent = {one.body for one in self._world.promises.records(broker) if one.topic == TOPIC}

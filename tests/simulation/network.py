@@ -2,7 +2,7 @@
 
 Messages are bytes.  A message arrives after a seeded delay, in order within its stream, and not while its direction is
 cut.  A cut of one direction leaves streams half open, until a side with keepalive gives them up.  The connections of a
-killed process are reset; a machine that loses its power sends nothing.
+killed process are reset, while a machine that loses its power sends nothing.
 """
 
 import asyncio

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Key = tuple[str, str, int]  # group, topic, queue id
 # The position at which a generation was raised: epoch, the epoch's id, log offset (all 0 for the first generation).
 Point = tuple[int, int, int]
-ON_ITS_WAY_S = 10.0  # the longest time for an answer, or for the offsets that a slave hands over
+ON_ITS_WAY_S = 10.0  # the longest time for an answer, or for the offsets that a slave sends to a new master
 # The longest time until a committed offset is synced.  The journal syncs after 5 s by default, and after 1 s here.
 SYNCED_WITHIN_S = 8.0
 
@@ -293,8 +293,8 @@ class OffsetPromises:
         offsets).
 
         The master waits for a slave that a name server or its configuration names, and for a slave that has followed it
-        and still knows its address.  The master does not wait for an earlier master that it has replaced, because that
-        one hands over its offsets when it is restarted as a slave.
+        and still knows its address.  The master does not wait for an earlier master that it has replaced, because an
+        earlier master sends its offsets when it is restarted as a slave.
         """
         if other.leads and other.role_epoch() < broker.role_epoch():
             return False

@@ -311,7 +311,7 @@ class Promises:
         )
 
     def _oblige(self, message: Message) -> None:
-        """Obliges every broker that has the message to keep it."""
+        """Makes every broker that has the message a holder, which must keep the message."""
         # NB: a broker without power is no holder, because nobody knows what its recovery will keep.
         sure = [broker for broker in self._world.brokers if broker.serves or broker.was_killed]
         message.holders = {broker.broker_id for broker in sure if self._has(broker, message)}
@@ -327,10 +327,10 @@ class Promises:
 
     @property
     def _newest_promotion(self) -> tuple[Epoch, int]:
-        """Returns the promotion with the newest epoch; of several with the same number, the last one.
+        """Returns the promotion with the newest epoch, and the last one of several with the same number.
 
-        The newest epoch need not be that of the last promotion: a forced promotion does not ask brokers that are away,
-        and one of these may have been promoted before.
+        A forced promotion does not ask brokers that are away, and one of these may have been promoted before.  The
+        newest epoch therefore need not be that of the last promotion.
         """
         return max(reversed(self._world.promoted), key=lambda promotion: promotion[0].epoch)
 
@@ -384,7 +384,7 @@ class Promises:
         self.offsets.watch()
         for broker in up:
             if broker.wrong_start:
-                raise PromiseBroken(f"{broker.name} {broker.wrong_start}")
+                raise PromiseBroken(f"{broker.name} should have refused to start: it {broker.wrong_start}")
             self._offsets_only_rise(broker)
             self._epochs_only_rise(broker)
             self._follows_no_master_of_the_past(broker)
@@ -456,8 +456,8 @@ class Promises:
                 self._becomes_master(broker)
 
     def _becomes_master(self, broker: Broker) -> None:
-        """Notes that a broker begins to take writes.  Excuses the loss of messages that this broker's log lacks, if the
-        loss is allowed.
+        """Notes that a broker begins to take writes.  Marks the messages that this broker's log lacks as excused, if
+        their loss is allowed.
         """
         epoch = broker.live.epochs.epochs.epochs[-1]
         if (broker.broker_id, epoch) in self._openings:
@@ -577,7 +577,8 @@ class Promises:
     def _queues_are_a_replay(self, broker: Broker) -> None:
         """Checks that the queues equal a replay of the log, and that every record matches its checksum.
 
-        Records that the broker's own disk has damaged are excused.  No broker may copy damage that a checksum shows.
+        The check leaves out records that the broker's own disk has damaged.  No broker may copy damage that a checksum
+        shows.
         """
         if broker.disk.still_damaged() or broker.disk.bad_sectors:
             return

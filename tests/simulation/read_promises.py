@@ -72,7 +72,8 @@ class ReadPromises:
 
     def _is_told(self, broker: Broker, here: Place, before: Read, status: int, following: int) -> None:
         """Checks that the broker has what the consumer has read before this place, or tells the consumer that these
-        records are gone.  A master that takes writes must know whether they are gone, and other brokers need not.
+        records are gone.  A master that takes writes must know whether the records are gone, and other brokers need
+        not.
         """
         records = self._queue(broker, here)
         if not before or not records or self._promises.tainted or not _may_compare(broker, here):

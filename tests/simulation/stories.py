@@ -104,7 +104,7 @@ def a_tail_is_cut_off_and_the_slave_dies(world: World) -> None:
 
 
 def offsets_are_committed_on_both_sides_of_a_cut(world: World) -> None:
-    """The master has a higher offset than the slave when the slave hands over its offset."""
+    """The master has a higher offset than the slave when the slave sends its offset to the master."""
     master, slave = pair(world, 20)
     cut(world, master.host, slave.host)
     world.pass_time(5.0)

@@ -244,7 +244,7 @@ def expire_by_the_clock_of_a_slave(plant):
 
 
 def keep_what_the_master_lacks(plant):
-    """A slave hands back no offsets."""
+    """A slave sends no offsets to a returning master that lacks them."""
     plant(ConsumerOffsetTable, "to_hand_back", lambda self: iter(()))
 
 

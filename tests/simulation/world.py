@@ -165,7 +165,7 @@ class World:
                 raise PromiseBroken(self._told(_what(fault), again)) from fault
 
     def pass_time(self, seconds: float) -> None:
-        """Lets time pass in a story, with the cheap checks."""
+        """Lets time pass in a story, and makes only the cheap checks meanwhile."""
         until = self.loop.now + seconds
         while self.loop.now < until:
             self.loop.run_for(min(0.2, until - self.loop.now))
@@ -616,7 +616,7 @@ class World:
     # --- the operator ---------------------------------------------------------------------------------------------
 
     def promote(self, chance: random.Random, *, may_force: bool = True) -> str | None:
-        """Promotes a slave when the master is down, as docs/when-it-breaks.md says; sometimes by force."""
+        """Promotes a slave when the master is down, and sometimes by force, as docs/when-it-breaks.md says."""
         if any(broker.is_up and broker.standing is not Standing.FENCED for broker in self.brokers if broker.leads):
             return None
         broker = self._pick(chance, _may_be_promoted)
@@ -691,8 +691,8 @@ class World:
 
     @property
     def _promoted_address(self) -> str:
-        """Returns the address of the master that takes writes; without such a master, the address of the broker that
-        was promoted last.
+        """Returns the address of the master that takes writes.  If no master takes writes, returns the address of the
+        broker that was promoted last.
         """
         masters = [broker for broker in self.brokers if broker.is_writable]
         if not masters:

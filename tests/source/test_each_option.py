@@ -100,7 +100,7 @@ def test_queue_discovery_interval_ms(monkeypatch: pytest.MonkeyPatch, interval: 
 
 
 def test_ending_offsets_by_timestamp() -> None:
-    """Offset n was stored at 2000 + n ms; a queue that is not named has no end."""
+    """Offset n was stored at 2000 + n ms, and a queue that is not named has no end."""
     ends = '{"T":{"broker-a":{"0":2040}}}'
     cluster = filled(100, 100)
     assert next_offsets(cluster, {Q0: 0, Q1: 0}, endingOffsetsByTimestamp=ends) == {Q0: 40, Q1: 100}

@@ -158,7 +158,7 @@ def test_stopping_flushes_a_throttled_commit(pair: Bench, checkpoint: str) -> No
     query = pair.start(stream, checkpoint)
     wait_until(lambda: len(pair.rows(checkpoint)) == 8, "the rows", TIMEOUT_S)
     wait_idle(query)  # by then, the source knows that its batch is done
-    # The start is committed at once, by a thread of its own; the end of the batch would be an hour later.
+    # A thread commits the start at once, while the end of the batch would be committed an hour later.
     wait_until(lambda: set(pair.committed(group, topic).values()) == {0}, "the start to be committed", TIMEOUT_S)
     query.stop()
     pair.wait_committed(group, topic)

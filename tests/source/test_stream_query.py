@@ -431,8 +431,9 @@ RESTARTED = StreamOffset({Q0: 3, Q1: 4})
 
 
 def test_an_empty_route_is_no_deletion_whatever_the_options_allow() -> None:
-    """The only broker is down and the name server has forgotten it: a driver that starts takes the queues and their
-    offsets from its checkpoint, and continues without a gap or a repetition."""
+    """The only broker is down, and the name server has forgotten it.  A driver that starts takes the queues and their
+    offsets from its checkpoint, and continues without a gap or a repetition.
+    """
     cluster = cluster_with()
     cluster.brokers[0].up = False
     cluster.unrouted = {"T"}

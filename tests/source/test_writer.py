@@ -23,7 +23,7 @@ from tests.support.fake_broker import FakeCluster
 
 
 class MemoryProducer:
-    """Keeps what it is given; the test decides how each send ends."""
+    """Keeps what it is given, and lets the test decide how each send ends."""
 
     def __init__(self, future: type[Pending] = Pending) -> None:
         self._future = future

@@ -1,6 +1,6 @@
 """Generates the tables of configuration keys in docs/configuration.md from the dataclasses.
 
-`python -m tests.support.configuration_table` writes the tables into the document; a test compares them.
+`python -m tests.support.configuration_table` writes the tables into the document, and a test compares them.
 """
 
 import dataclasses

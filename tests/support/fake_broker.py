@@ -90,7 +90,7 @@ class FakeBroker(BrokerServicer):
         self.write_queues = 4  # of every topic
         self.old_code = False  # if true, an unknown queue is refused with the code from before QueueNotExist
         self.queue_nums = 4  # of every topic
-        self.read_queue_nums = 0  # readable queues; 0 means all, with the field unset as by older brokers
+        self.read_queue_nums = 0  # readable queues, or 0 for all with the field unset, as by older brokers
         self.says_write_queues = True  # older brokers do not name their write queues
         self.missing: set[str] = set()  # topics that do not exist here
         self.before_send = lambda: None

@@ -134,7 +134,7 @@ def appended(batch: Batch) -> Any:
     batch.stamp(4096, next_offsets, 2**41, bytes(8))
     written = bytes(batch.view_bytes())
     copies = []
-    for at in (-1, 15, 21, 29, 88, len(written) - 12):  # the place of the damaged byte; -1 damages none
+    for at in (-1, 15, 21, 29, 88, len(written) - 12):  # the place of the damaged byte, or -1 for no damage
         data = bytearray(written)
         if at >= 0:
             data[at] ^= 0x80

@@ -10,7 +10,7 @@ from broker_service.access.policies import User
 @dataclass
 class KnownUsers:
     users: Mapping[str, User] = field(default_factory=dict)
-    policies: Policies | None = None  # the policies of every user; None means that users need no rights
+    policies: Policies | None = None  # the policies of every user, or None if users need no rights
     cluster_name: str = "north"
     brokers_user: User | None = None
 

@@ -1,9 +1,9 @@
 """Lists the public surface as lines of text.  Each line is a fact on which a user's program, script or file may rely.
 
-`python -m tests.support.surface` adds new lines to the golden files in tests/data/surface; tests/test_surface.py
-compares.  A line does not say where something is implemented, so a move inside a package changes no line.  Required
-arguments and options are in their owner's line, and optional ones have lines of their own.  A compatible change
-of the surface only adds lines.
+`python -m tests.support.surface` adds new lines to the golden files in tests/data/surface, with which
+tests/test_surface.py compares the surface.  A line does not say where something is implemented, so a move inside a
+package changes no line.  Required arguments and options are in their owner's line, and optional ones have lines of
+their own.  A compatible change of the surface only adds lines.
 """
 
 import argparse

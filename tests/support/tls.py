@@ -1,4 +1,4 @@
-"""The certificates of tests/data/tls.  `ca` has signed `server`, `renewed` and `client`; `other-ca` has signed
+"""The certificates of tests/data/tls.  `ca` has signed `server`, `renewed` and `client`, while `other-ca` has signed
 `stranger`.
 
 All certificates are for localhost, 127.0.0.1 and ::1.  gRPC does not support the key of `ed25519`, and `expired` has

@@ -17,7 +17,7 @@ NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 
 def chromium() -> str | None:
-    """Returns the path of this machine's Chromium; the environment variable CHROMIUM names another one."""
+    """Returns the path of this machine's Chromium, or the path in the environment variable CHROMIUM."""
     named = os.environ.get("CHROMIUM")
     return named or next((path for name in NAMES if (path := shutil.which(name))), None)
 

@@ -22,7 +22,7 @@ from tests.v2.test_sends import stored
 
 
 class Puts:
-    """A put path that stores nothing; every message goes to queue 0."""
+    """A put path that stores nothing and places every message in queue 0."""
 
     def __init__(self) -> None:
         self.sends: list[RecordsSend] = []

@@ -311,7 +311,7 @@ async def test_a_message_that_no_slave_has_is_stored_and_says_so(tmp_path: Path)
 async def test_a_message_that_is_not_safe_in_time_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, outcome: PutStatus, code: d.Code
 ) -> None:
-    """The first send and every repeated send have this status until the message is safe."""
+    """The first send and every repeated send are answered with the time-out until the message is safe."""
 
     async def wait(end_offset: int, timeout_s: float) -> PutStatus:
         return outcome
