@@ -28,9 +28,7 @@ class KnownSlaves:
             saved = (file.load() or {}).get("slaves", {})
             self.addresses = {int(broker_id): str(address) for broker_id, address in saved.items()}
         except (ValueError, AttributeError) as error:
-            raise StoreCorrupt(
-                f"{file}: {error}; remove this file: each slave is listed again once it follows"
-            ) from error
+            raise StoreCorrupt(f"{file}: {error}; remove it: slaves are known again as soon as they follow") from error
 
     def joined(self, broker_id: int, address: str) -> None:
         """Adds a slave that has begun to follow this master."""
