@@ -35,7 +35,7 @@ class GrpcRoutes:
             answer = self.channels.call(address, NameServerStub, "TopicRoute", request, timeout_s)
             check_versions(address, answer.wire_version, answer.broker_datas)
             if not answer.queue_datas:
-                raise NoRoute(f"name server {address} has no route of topic {topic!r}", address=address)
+                raise NoRoute(f"name server {address} has no route of the topic", address=address)
             return TopicRoute(
                 topic,
                 tuple(
