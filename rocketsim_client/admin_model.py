@@ -105,7 +105,7 @@ class ConsumeProgress:
 
     @property
     def diff(self) -> int:
-        """The lag: how many messages the group still has to settle."""
+        """The lag: how many messages the group has not yet acknowledged or committed."""
         return self.lag if self.lag is not None else max(0, self.broker_offset - self.consumer_offset)
 
 

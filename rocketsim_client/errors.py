@@ -132,8 +132,9 @@ class NotFound(RocketSimError):
 
 
 class InvalidReceiptHandle(RocketSimError):
-    """An ack, nack or extension came after the delivery was over: the deadline had passed, the delivery was settled
-    before, or the topic or group was reset.  The message is delivered again, unless it was acknowledged."""
+    """An ack, nack or extension came after the delivery was over: the deadline had passed, the message was acknowledged
+    or given back before, or the topic or group was reset.  The message is delivered again, unless it was
+    acknowledged."""
 
     code = 40013  # the code of RocketMQ 5's protocol
 

@@ -45,7 +45,8 @@ class CommitStatus(IntEnum):
     FLUSH_SLAVE_TIMEOUT = 2  # the master has the change, and its slave did not acknowledge in time
     SLAVE_NOT_AVAILABLE = 3  # the master has the change, and had no slave
     MASTER_NOT_AVAILABLE = 4  # the slave that answered has the change, and will pass it on to its master
-    FLUSH_DISK_TIMEOUT = 5  # the master has the change, but did not flush its log in time; never of an offset
+    # The master has the change, but did not flush its log in time; a committed offset never gets this status.
+    FLUSH_DISK_TIMEOUT = 5
 
 
 def commit_status(number: int) -> CommitStatus:

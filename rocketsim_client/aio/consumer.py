@@ -62,7 +62,8 @@ class AsyncConsumer:
 
     @property
     def in_flight(self) -> int:
-        """The number of messages that are received and not settled, including those that no task has taken yet."""
+        """The number of messages that are received and neither acknowledged nor given back, including those that no
+        task has taken yet."""
         return self._blocking.in_flight
 
     @property
@@ -108,8 +109,8 @@ class AsyncConsumer:
 
     async def _ask(self, batch: int, left_s: float) -> bool:
         """Makes sure that a thread asks brokers, and returns when the inbox may have a message, or when `left_s` is
-        over.  Returns False if a settlement has woken the task while brokers are still being asked.  Raises an error of
-        the thread that asked, if the same error would come again at the next call."""
+        over.  Returns False if an ack or nack has woken the task while brokers are still being asked.  Raises an error
+        of the thread that asked, if the same error would come again at the next call."""
         loop = asyncio.get_running_loop()
         asked = self._round
         if asked is None or asked.done():
@@ -171,14 +172,14 @@ class AsyncConsumer:
         try:
             return await self._settling.result(call)
         finally:
-            self._wake_all()  # the settled message may have blocked the next one of its message group
+            self._wake_all()  # the message that was acknowledged may have blocked the next one of its message group
 
     # --- the end --------------------------------------------------------------------------------------------------
 
     async def close(self, timeout_s: float = 5.0) -> None:
         """First waits for acks that are under way, at most for `timeout_s`.  After the acks, ends receives and gives
-        back messages that are not settled, so that other consumers get them at once.  Giving back takes at most another
-        `timeout_s`.  If the task is cancelled, closing continues, and a second `close` waits for its end."""
+        back messages that are not acknowledged, so that other consumers get them at once.  Giving back takes at most
+        another `timeout_s`.  If the task is cancelled, closing continues, and a second `close` waits for its end."""
         await self._closing.result(partial(self._close, timeout_s))
 
     def _close(self, timeout_s: float) -> None:

@@ -63,12 +63,12 @@ class Consumer:
 
     `access_key` and `secret_key` are the user and password that calls are signed with, for servers with access control.
 
-    `max_in_flight` (1000) limits how many messages may be received and not settled, and `max_in_flight_bytes` (64 MiB)
-    the bytes of their stored records.  A receive waits while `max_in_flight` or `max_in_flight_bytes` is reached.  The
-    last answer may exceed `max_in_flight_bytes` by less than 4 MiB and one message, so that even a message larger than
-    the limit is received.  The group's settings (`Admin.update_sub_group`) say in which order the group consumes, after
-    how many deliveries a message becomes a dead letter, and how long the back-off is.  `tls`, `tls_ca`, `tls_cert` and
-    `tls_key` are as for Cluster.
+    `max_in_flight` (1000) limits how many messages may be received and neither acknowledged nor given back, and
+    `max_in_flight_bytes` (64 MiB) limits the bytes of their stored records.  A receive waits while `max_in_flight` or
+    `max_in_flight_bytes` is reached.  The last answer may exceed `max_in_flight_bytes` by less than 4 MiB and one
+    message, so that even a message larger than the limit is received.  The group's settings (`Admin.update_sub_group`)
+    say in which order the group consumes, after how many deliveries a message becomes a dead letter, and how long the
+    back-off is.  `tls`, `tls_ca`, `tls_cert` and `tls_key` are as for Cluster.
     """
 
     def __init__(
@@ -150,7 +150,8 @@ class Consumer:
 
     @property
     def in_flight(self) -> int:
-        """The number of messages that are received and not settled, including those that no caller has taken yet."""
+        """The number of messages that are received and neither acknowledged nor given back, including those that no
+        caller has taken yet."""
         return len(self._inbox.in_flight)
 
     @property
@@ -237,7 +238,7 @@ class Consumer:
     # --- the end --------------------------------------------------------------------------------------------------
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """Ends receives, and gives back messages that are not settled, so that other consumers get them at once.
+        """Ends receives, and gives back messages that are not acknowledged, so that other consumers get them at once.
         Takes `timeout_s` at most.  Messages that could not be given back are delivered again after their invisible
         time."""
         until = self._clock() + timeout_s

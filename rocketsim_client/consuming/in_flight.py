@@ -67,9 +67,9 @@ class InFlight:
         self._held[handle] = _Held(message, deadline, deadline - self._invisible_s / 2, now + self._renew_for_s, key)
 
     def _forget_overdue(self, key: OrderKey, now: float) -> None:
-        """Forgets a message of this group that is past its deadline, because it may never be settled.  The messages
-        behind an overdue message are forgotten, too, because the broker delivers them again after it.  The method is
-        called when the broker delivers the message group again."""
+        """Forgets a message of this group that is past its deadline, because it may never be acknowledged or given
+        back.  The messages behind an overdue message are forgotten, too, because the broker delivers them again after
+        it.  The method is called when the broker delivers the message group again."""
         handle = self._busy.get(key, "")
         if (held := self._held.get(handle)) is not None and held.deadline <= now:
             self.settle_with_those_behind(handle)

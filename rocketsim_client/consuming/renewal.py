@@ -54,7 +54,7 @@ class Renewal:
             name, due = left.popitem()
             share_s = max(0.0, until - self._clock()) / (len(left) + 1)
             with self._settler.moving(due):
-                with self._inbox.changed:  # some messages may be settled by now
+                with self._inbox.changed:  # some messages may be acknowledged or given back by now
                     due = _by_broker_name(self._inbox.in_flight.to_renew(self._clock())).get(name, [])
                 try:
                     self._settler.move(due, self._options.invisible_s, share_s, renews=True)

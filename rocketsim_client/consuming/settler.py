@@ -29,7 +29,7 @@ UNSUPPORTED = 3  # RocketMQ's code of a broker that is too old for these calls
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """One of the ways to settle messages.
+    """One way to settle messages: an ack, a nack, or a new deadline.
 
     `what` names the settlement in errors.  `call` settles messages of one topic at one broker's address, within a
     number of seconds.  `done` is called with the receipt handle of each settled message.  `gives_back` is True for a
@@ -100,8 +100,8 @@ class Settler:
                 ]
                 return self._change(some, changes, address, left_s)
 
-            # A settled handle also settles the messages that were behind its message before the call.  Messages that
-            # came later are not settled, because the broker may have delivered the handle's message again before it
+            # `done` also settles the messages that were behind the handle's message before the call.  `done` leaves
+            # messages that came later, because the broker may have delivered the handle's message again before it
             # answered.
             def done(handle: str) -> None:
                 for other in behind.get(handle, ()):
@@ -180,14 +180,15 @@ class Settler:
                 except RocketSimError as error:
                     if not may_succeed_later(error):
                         given_up.append(error)
-                        if _is_deleted(error):  # the messages of a deleted topic need not be settled
+                        if _is_deleted(error):  # nobody has to acknowledge the messages of a deleted topic
                             self._inbox.settle(message.receipt_handle for message in batch.messages)
                         continue
                     batch.failed(error)
                     again.append(batch)
                 else:
                     over += self._note_settled(settlement, batch, answer.valid)
-                    # The broker's status does not cover messages that an earlier call with a lost answer has settled.
+                    # The broker's status does not cover messages that an earlier call with a lost answer has
+                    # acknowledged or given back.
                     statuses.append(answer.status if all(answer.valid) else CommitStatus.UNSAID)
             left, failures = again, failures + 1
             pause_s = SETTLEMENTS.pause_s(failures)
@@ -232,7 +233,7 @@ class Settler:
                 if is_valid or (batch.may_be_done and settlement.gives_back):
                     settlement.done(handle)
                     continue
-                # A renewal ignores a message that was settled in the meantime.
+                # A renewal ignores a message that was acknowledged or given back in the meantime.
                 if not settlement.renews or handle in self._inbox.in_flight:
                     over.append(message)
                 self._inbox.in_flight.settle(handle)

@@ -52,8 +52,8 @@ class Lane(Generic[E]):
 
 @dataclass(slots=True)
 class Batch(Generic[E]):
-    """Entries that are sent together.  `Accumulator.done` must be called with the batch after the send, even if the
-    send has failed."""
+    """Accepted messages that are sent together.  `Accumulator.done` must be called with the batch after the send, even
+    if the send has failed."""
 
     lane: Lane[E]
     entries: Sequence[E]
@@ -61,8 +61,8 @@ class Batch(Generic[E]):
 
 
 class Accumulator(Generic[E]):
-    """Lanes of entries.  `size_bytes` counts all entries that are accepted and not done, both in lanes and under
-    way."""
+    """Lanes of entries.  `size_bytes` counts the bytes of all messages that are accepted and not done, whether they
+    wait or are under way."""
 
     def __init__(self, *, linger_s: float, batch_bytes: int, max_in_flight: int) -> None:
         self.linger_s = linger_s
@@ -102,8 +102,8 @@ class Accumulator(Generic[E]):
         return began and lane.in_flight < self._limit(lane)
 
     def start_alone(self, lane: Lane[E], entry: E, size_bytes: int) -> Batch[E] | None:
-        """If the entry's lane is idle, returns a batch of only this entry, which the caller sends itself without
-        waiting for another thread."""
+        """If nothing else of the entry's lane (broker, topic and kind) waits or is under way, returns a batch of only
+        this entry, which the caller sends itself without waiting for another thread."""
         if lane.open or lane.full or lane.in_flight:
             return None
         self.size_bytes += size_bytes

@@ -72,8 +72,9 @@ class Outbox:
         *,
         waits_s: float | None = None,
     ) -> None:
-        """Accepts the entry, and waits first while the buffer is full.  If the caller will wait `waits_s` for the
-        result, and the entry's lane is idle, the caller's thread sends the entry itself."""
+        """Accepts a message, and waits first while the buffer is full.  If the caller will wait `waits_s` for the
+        result, and no other message of the same lane waits or is under way, the caller's thread sends the message
+        itself."""
         queue = entry.queue
         assert queue is not None
         with self._lock:

@@ -3,10 +3,9 @@
 The records of a lane (for example of one message group) are sent in their order, the oldest first.  A record is deleted
 when a broker has stored it as safely as the producer asks for (`spool_until`).
 
-One thread decides which broker gets the records of which lanes.  Each broker that has to get records gets a thread of
-its own, which sends some of them and ends, so that a broker that does not answer delays no other broker.  After a
-failure the broker's thread pauses before it ends.  During the pause the broker gets no records, but its lanes may go to
-other brokers.
+One thread decides which broker gets which records.  Each broker that has to get records gets a thread of its own, which
+sends some of them and ends, so that a broker that does not answer delays no other broker.  After a failure the broker's
+thread pauses before it ends.  During the pause the broker gets no records, but its records may go to other brokers.
 
 A broker may have stored records less safely than the producer asks for, for example a SYNC_MASTER without its slave.
 Records that a broker stored less safely than asked for stay in the spool, and are sent again until the broker's status
@@ -163,7 +162,7 @@ class Replay:
 
     def _work(self, name: str, parts: Sequence[Queues], lanes: Set[Lane]) -> None:
         """Sends the oldest records of each part.  After a failure the broker gets nothing for a while, but in that time
-        its lanes may go to other brokers."""
+        its records may go to other brokers."""
         stored, failure = self._send_parts(name, parts)
         if failure is None and stored:
             pause_s = 0.0
@@ -248,8 +247,8 @@ class Replay:
 
     def _send(self, rows: Sequence[Row], queues: Queues, name: str) -> None:
         """Sends the rows, and returns when they have left the spool.  Raises _NotEnough if the broker has stored the
-        rows less safely than needed, so that they stay in the spool.  A message that a broker refuses as illegal
-        becomes dead, and the other messages of its frame are sent without it."""
+        rows less safely than needed, so that they stay in the spool.  A message that a broker refuses as illegal is
+        moved to the dead records, and the other messages of its frame are sent without it."""
         batch = batch_of(rows, queues)
         if not batch.broker_name:
             of_broker = [queue for queue in self._publish_table.queues(batch.topic) if queue.broker_name == name]

@@ -36,7 +36,7 @@ class Lot(NamedTuple):
     entries: Sequence[Pending]
     kind: Kind
     deadline: float
-    routes: int = NEW_ROUTES  # how often the lot's message groups may still get other queues
+    routes: int = NEW_ROUTES  # how often the message groups may still get other queues
     msg_ids: Sequence[str] | None = None  # the ids of an earlier attempt
 
     def part(self, rows: Sequence[int]) -> "Lot":
@@ -44,7 +44,7 @@ class Lot(NamedTuple):
         return self._replace(entries=[self.entries[row] for row in rows], msg_ids=ids)
 
     def parts(self, groups: Sequence[Sequence[Pending]]) -> "list[Lot]":
-        """Makes one lot for each group of entries, which keep their message ids."""
+        """Splits the lot into one lot for each of the groups, and keeps the message ids."""
         ids = dict(zip(self.entries, cast(Sequence[str], self.msg_ids), strict=True))
         return [self._replace(entries=group, msg_ids=[ids[entry] for entry in group]) for group in groups]
 
@@ -55,7 +55,7 @@ class MessageSender(Protocol):
 
     def new_ids(self, count: int, now_ms: int) -> pa.StringArray: ...
     def send(self, entries: Sequence[Pending], kind: Kind, deadline: float) -> None:
-        """Sends accepted entries and completes their futures."""
+        """Sends accepted messages and completes their futures."""
 
     def send_messages(self, lot: Lot) -> None: ...
     def send_columns(self, outgoing: OutgoingBatch, kind: Kind, deadline: float, routes: int) -> BatchPart: ...
@@ -101,7 +101,7 @@ class Sender:
     # --- messages -----------------------------------------------------------------------------------------------------
 
     def send_messages(self, lot: Lot) -> None:
-        """Sends the messages and completes their entries."""
+        """Sends the messages and completes their futures."""
         try:
             parts = self.attempt(lot, self.batch_of(lot))
         except RocketSimError as error:
@@ -121,10 +121,10 @@ class Sender:
         )
 
     def attempt(self, lot: Lot, outgoing: OutgoingBatch) -> list[Lot]:
-        """Sends `outgoing`, the batch of the lot's messages, and completes the entries once a broker has acknowledged
-        it.
+        """Sends `outgoing`, the batch of the lot's messages, and completes the futures of these messages once a broker
+        has acknowledged the batch.
 
-        If no broker acknowledges the batch, the method completes no entry, and raises an error or returns parts that
+        If no broker acknowledges the batch, the method completes no future, and raises an error or returns parts that
         the caller has to send.  If a broker refuses a message of the batch as illegal, the parts are the two halves of
         the batch, so that the other messages are sent.  If queues of message groups are gone, the parts have other
         queues, one part for each broker.
@@ -227,13 +227,13 @@ class Sender:
 
 
 def send_all(sender: MessageSender, entries: Sequence[Pending], kind: Kind, deadline: float) -> None:
-    """Sends the entries and completes their futures.  Every error goes to the futures.  An Exception does not end the
-    sending thread, because entries that are accepted later would then wait for ever."""
+    """Sends the accepted messages and completes their futures.  Every error goes to the futures.  An Exception does not
+    end the sending thread, because entries that are accepted later would then wait for ever."""
     try:
         if len(entries) == 1 and not _is_columns(entries[0]):
             sender.send_messages(Lot(entries, kind, deadline))
             return
-        for are_columns, run in groupby(entries, _is_columns):  # entries of one lane may be messages or Arrow columns
+        for are_columns, run in groupby(entries, _is_columns):  # the entries may be messages or Arrow columns
             if not are_columns:
                 sender.send_messages(Lot(list(run), kind, deadline))
                 continue
@@ -250,8 +250,8 @@ def send_all(sender: MessageSender, entries: Sequence[Pending], kind: Kind, dead
 
 
 def by_new_route(entries: Sequence[Pending], publish_table: PublishTable) -> list[Sequence[Pending]]:
-    """Gives message groups their queues by the current route.  Returns one group of entries for each broker, and the
-    entries keep their order."""
+    """Gives message groups their queues by the current route.  Returns one group of messages for each broker, in which
+    the messages keep their order."""
     groups: dict[str, list[Pending]] = {}
     for entry in entries:
         queue = cast(MessageQueue, entry.queue)

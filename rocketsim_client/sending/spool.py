@@ -1,8 +1,9 @@
-"""A spool keeps messages on this machine's disk, in lanes, until a broker takes them.
+"""A spool keeps messages on this machine's disk until a broker takes them.
 
-A lane is a set of messages that keep their order.  The messages of one message group are a lane, whose name is the hash
-that also chooses their queue.  The messages for one queue that the caller named are another lane.  The messages of a
-topic that may go to any queue form one lane, too, although they need no order.
+The messages of a spool are in lanes, and a lane is a set of messages that keep their order.  The messages of one
+message group are a lane, whose name is the hash that also chooses their queue.  The messages for one queue that the
+caller named are another lane.  The messages of a topic that may go to any queue form one lane, too, although they need
+no order.
 
 The sender puts a message into the spool when no broker has taken it, or when older messages of its lane are still in
 the spool, so that no message overtakes another.  Replay (`replay.py`) takes the oldest records of each lane, and sends
@@ -247,8 +248,8 @@ class Spool:
         return self._replay_ended
 
     def oldest(self, lanes: Sequence[Lane], max_bytes: int) -> list[Row]:
-        """Returns the oldest records of lanes of one topic, lane by lane.  Damaged records are not returned, and
-        become dead."""
+        """Returns the oldest records of some lanes of one topic, one lane after the other.  Damaged records are not
+        returned, but moved to the dead records."""
         topic, names = lanes[0].topic, [lane.name for lane in lanes]
         rows = self._do(lambda file: file.oldest(topic, names, max_bytes))
         damaged = [row for row in rows if row.is_damaged]
@@ -257,7 +258,7 @@ class Spool:
         return [row for row in rows if not row.is_damaged]
 
     def taken(self, rows: Sequence[Row]) -> None:
-        """Notes that brokers take messages again from the lanes of these rows."""
+        """Notes that a broker takes messages of these rows' lanes again, so that new messages need not be spooled."""
         with self._lock:
             for lane in {Lane(row.topic, row.lane) for row in rows}:
                 if lane in self._lanes:

@@ -183,7 +183,7 @@ class SpoolFile:
         return found[0] if found else 0
 
     def dead_size(self) -> tuple[int, int]:
-        """Returns the number of dead records, and their bytes."""
+        """Returns the number of dead records (damaged, or refused for good), and their bytes."""
         count, size = self._database.execute("SELECT count(*), total(length(record)) FROM dead").fetchone()
         return count, int(size)
 

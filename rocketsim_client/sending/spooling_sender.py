@@ -36,8 +36,8 @@ NO_BROKER = ""  # the broker name of a message whose queue is chosen later, when
 
 class AcceptingTable:
     """Chooses the queue of an accepted message.  The choice stays open while no broker is known, and always for message
-    groups.  With an open choice all message groups of a topic pass through one lane of the outbox, even if the route
-    changes, and reach the spool in their order."""
+    groups.  With an open choice all message groups of a topic keep their order in the outbox, even if the route
+    changes, and reach the spool in that order."""
 
     def __init__(self, publish_table: PublishTable, spool: Spool) -> None:
         self._publish_table = publish_table
@@ -59,8 +59,8 @@ class AcceptingTable:
 
 
 class SpoolingSender:
-    """Spools messages that no broker has acknowledged, and messages that come behind spooled messages of their lane.
-    If a broker refuses a message for good, the caller gets the error, as without a spool.  Thread-safe."""
+    """Spools messages that no broker has acknowledged, and messages that must not overtake spooled messages.  If a
+    broker refuses a message for good, the caller gets the error, as without a spool.  Thread-safe."""
 
     def __init__(
         self, sender: Sender, attempts: SendAttempts, publish_table: PublishTable, peer: str, spool: Spool
@@ -80,7 +80,7 @@ class SpoolingSender:
     # --- messages -----------------------------------------------------------------------------------------------------
 
     def send_messages(self, lot: Lot) -> None:
-        """Spools the messages that come behind spooled messages of their lane, sends the others, and spools those
+        """Spools the messages that come behind spooled messages of the same lane, sends the others, and spools those
         that cannot be sent."""
         held = [self._spool.holds(_lane_of(entry)) for entry in lot.entries] if self._spool.has_records else [False]
         if any(held) and not all(held):

@@ -1,6 +1,6 @@
 """Remembers the addresses that recently did not answer, so that they are asked last.  Pure: the caller passes the time.
 
-Producers avoid brokers that answer slowly in another way (`sending/latency_fault.py`).
+Slow brokers are not in this list, because producers avoid them by `sending/latency_fault.py`.
 """
 
 UNREACHABLE_FOR_S = 1.0

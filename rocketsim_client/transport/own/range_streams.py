@@ -30,7 +30,7 @@ class RangeStreams:
     ) -> Iterator[Received[pb.PullFrame]] | None:
         """Returns the frames of a PullRange call.  Returns None, so that the caller uses gRPC, if the address has
         offered no stream that works.  The broker has done nothing when None is returned.  The call ends at `deadline`
-        (monotonic clock).  Errors name the whole time of the call, `timeout_s`."""
+        (monotonic clock).  Errors name `timeout_s`, the time of the whole call."""
         offer = self.offers.usable(address)
         if offer is None:
             return None

@@ -219,7 +219,7 @@ class PullWindow(Generic[T]):
         if self._filtered:
             return self._next_filtered()
         if self._held() >= self._most:
-            return None  # the window is full of answers that wait for a gap
+            return None  # the window is full of answers that wait for an earlier answer
         for index in range(self._current, len(self._ranges)):
             one = self._ranges[index]
             if one.ahead < one.until:
