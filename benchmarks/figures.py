@@ -18,7 +18,7 @@ class Series:
 
     def __post_init__(self) -> None:
         if not self.values:
-            raise ValueError("a series needs the value of at least one run")
+            raise ValueError("a series cannot be made without a run")
 
     @classmethod
     def of(cls, values: Iterable[float]) -> "Series":
