@@ -187,18 +187,21 @@ class Acknowledgements:
             self._futures.pop(put, None)  # a later flush or ack ignores puts that have ended
 
     def admit(self, end_offset: int, now: float, timeout_s: float) -> PendingPut:
-        """Begins the waits of a put, which may have a status already."""
+        """Begins the waits of a put.  The returned put has a status already if there is nothing to wait for."""
         waits = put_waits(self.levels, self.tracker, self._log.flushed_offset, end_offset, now, timeout_s)
         return self._flushing(self._pending.add(end_offset, *waits))
 
     def admit_commit(self, sequence: int, now: float, timeout_s: float) -> PendingPut:
-        """Begins the waits of a commit, which may have a status already."""
+        """Begins the waits of a commit.  The returned put has a status already if there is nothing to wait for."""
         end_offset = self._log.end_offset
         replica, metadata = commit_waits(self.levels, self.tracker, sequence, end_offset, now, timeout_s)
         return self._pending.add(end_offset, replica=replica, metadata=metadata, sequence=sequence)
 
     def admit_change(self, sequence: int, now: float, timeout_s: float, *, in_any_mode: bool) -> PendingPut:
-        """Begins the waits of an operator's change, which may have a status already."""
+        """Begins the waits of an operator's change.
+
+        The returned put has a status already if there is nothing to wait for.
+        """
         end_offset = self._log.end_offset
         offsets = self._log.flushed_offset, end_offset
         waits = change_waits(self.levels, self.tracker, sequence, *offsets, now, timeout_s, in_any_mode=in_any_mode)

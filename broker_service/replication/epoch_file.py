@@ -24,8 +24,8 @@ class EpochFile:
     - `promised`: the promise of this slave to a candidate; None once the slave's log has the promised epoch.
 
     An epoch that a promotion began is valid only if the role on disk (`role_file.py`) is master, or if the epoch has
-    bytes.  A failed promotion is therefore undone without a write, even on a full disk.  A slave ignores an epoch that
-    is not valid, and uses the list from before the promotion.  The list from before the promotion keeps even epochs
+    bytes, so that a failed promotion is undone without a write, even on a full disk.  A slave ignores an epoch that is
+    not valid, and uses the list from before the promotion.  The list from before the promotion keeps even epochs
     without bytes, by which this broker recognises masters that were replaced.
     """
 
@@ -101,7 +101,7 @@ class EpochFile:
     def end_promise(self) -> None:
         """Removes the promise.
 
-        If this raises OSError, the file may still have the promise, and the caller must end the promise again after a
+        After an OSError the file may still have the promise, so the caller must call `end_promise` again after a
         restart.
         """
         self._promise = None

@@ -182,7 +182,7 @@ class Follower:
     def _cut_back(self, reply: pb.HandshakeReply, epochs: EpochList, prefix: int) -> None:
         end, resume = self._log.end_offset, reply.resume_offset
         if not self._epochs.epochs.yields_to(epochs) or prefix != resume:
-            # A cut is legitimate only at the point where the histories part, and only if this log's epochs yield.
+            # A cut is legitimate only where the histories part, and only if this log must give way (`yields_to`).
             raise Mismatch(
                 f"the master asks to cut back from {end} to {resume}; the histories are equal up to {prefix}"
             )
@@ -235,8 +235,8 @@ class Follower:
     def _adopt(self, epochs: EpochList) -> None:
         """Saves the master's epochs as this log's.
 
-        The list is saved as not begun by this broker.  An unchanged list is saved, too, if the file says that this
-        broker began the last epoch, which is so in a copy of the master's store.
+        The file then says that another broker began the last epoch.  An unchanged list is saved, too, if the file says
+        that this broker began the last epoch, which is so in a copy of the master's store.
         """
         epochs = epochs.with_ids_of(self._epochs.epochs)
         if epochs != self._epochs.epochs or self._epochs.begun_here or not self._epochs.is_noted:

@@ -93,11 +93,11 @@ class PendingPuts:
         return self._ended(self._replicas.reach(offset))
 
     def on_metadata(self, sequence: int) -> list[PendingPut]:
-        """Ends the waits for a slave with all changes up to `sequence`; returns the commits that end with this."""
+        """Ends the waits for a slave with all changes up to `sequence`; returns the commits that have no wait left."""
         return self._ended(self._metadata.reach(sequence))
 
     def expire(self, now: float) -> list[PendingPut]:
-        """Ends the waits whose deadline has passed; returns the puts that end with this."""
+        """Ends the waits whose deadline has passed; returns the puts that have no wait left."""
         return [put for queue in self._queues for put in self._ended(queue.expire(now))]
 
     def next_deadline(self) -> float | None:

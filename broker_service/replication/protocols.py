@@ -53,7 +53,7 @@ class ReplicatedLog(cold_reads.Store, Protocol):
         """Returns (topic, queue id, first queue offset) for every queue that does not begin at 0."""
 
     def start_over(self, offset: int, floors: Iterable[tuple[str, int, int]]) -> None:
-        """Deletes the log and its queues, and begins an empty log at `offset` with queues at `floors`."""
+        """Deletes the log and its queues, and begins an empty log at `offset`, with queues that begin at `floors`."""
 
     def flush(self) -> int:
         """Syncs the log; returns the offset up to which everything is on disk."""
@@ -68,7 +68,7 @@ class MasterBroker(Protocol):
     def takes_writes(self) -> bool:
         """Returns True once the log may have bytes that no slave has.
 
-        After that, no slave sends the master bytes that the master's log has lost.
+        A True result also means that no slave may send back bytes that the master has lost.
         """
 
     def metadata(self) -> Metadata:
@@ -84,7 +84,7 @@ class MasterBroker(Protocol):
         """Stops writes now and for good, because a newer epoch exists."""
 
     def slave_joined(self, slave: SlaveProgress) -> None:
-        """Called when a slave's stream begins, after any refill from the slave."""
+        """Called when a slave's stream begins, and the slave has sent back the bytes that the master lost, if any."""
 
     def offsets_handed_back(self, slave: SlaveProgress) -> None:
         """Called when the offsets that this slave handed back have been merged."""

@@ -92,7 +92,7 @@ class RocketMQMaster:
             raise ProtocolViolation(f"{self._address} sends impossible metadata: {error}") from error
 
     async def _ask(self, code: RequestCode, fields: Mapping[str, str] | None = None) -> bytes:
-        """Returns the body of the answer.  Raises RocketMQLost."""
+        """Sends a request and returns the body of the answer.  Raises RocketMQLost."""
         given = dict(fields or {})
         if self._user is not None:
             given = acl.signed(given, b"", self._user.access_key, self._user.secret_key)

@@ -23,7 +23,9 @@ _HEAP_SLACK = 1000
 
 
 class OpenTransactions:
-    """Keeps open transactions.  `apply` never fails: a change that does not fit, such as a second end, is ignored."""
+    """Keeps open transactions.  `apply` never fails, but ignores a change that does not fit, such as a second
+    resolution.
+    """
 
     def __init__(self) -> None:
         self.open: dict[TransactionId, Prepared] = {}

@@ -33,7 +33,7 @@ TAIL_BYTES = 64 << 10  # bytes of the log before the snapshot's offset, which id
 SHORT_TAIL_BYTES = 4 << 10  # bytes that identify the log if the usual ones have a bad sector
 
 _MAGIC = b"RSIMCONS"
-_VERSION = 2  # version 1 had no half messages, so the log is read again instead
+_VERSION = 2  # snapshots of version 1 have no half messages, so the log is read instead
 _A_TRANSITION = 10_000
 _HEAD = Struct(">8sIQIII")
 
@@ -91,7 +91,7 @@ def rebuilding(queues: Queues) -> Iterator[Transition]:
 
 
 def _taken(place: Place, one: UnderWay, taken: Sequence[tuple[int, UnderWay]]) -> Iterator[Transition]:
-    """Yields transitions that make the deliveries of one pop, which differ only in their attempts."""
+    """Yields transitions that rebuild the deliveries of one pop, which differ only in their attempts."""
     offsets = tuple(offset for offset, _ in taken)
     yield Take(
         place=place,
@@ -118,7 +118,7 @@ def _taken(place: Place, one: UnderWay, taken: Sequence[tuple[int, UnderWay]]) -
 def _lock(
     place: Place, lowest: int, under_way: Mapping[int, UnderWay], group: tuple[str, str, tuple[Ordered, ...]]
 ) -> Iterator[Transition]:
-    """Yields transitions that make a lock.
+    """Yields transitions that rebuild a lock.
 
     The transitions leave the queue's next offset at `lowest`, because messages of other locks lie between those of this
     lock.

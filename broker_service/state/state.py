@@ -2,7 +2,7 @@
 
 Each message of a queue from `committed` to `next` is either under way or settled, so only those under way are kept:
 
-    committed = the lowest under way, or next        next = the first not taken yet
+    committed: the lowest under way, or next         next: the first that is not taken yet
         |  under way  . settled .  under way  . . . |
 
 For a group that consumes in order, messages that wait for others of their message group are kept, too (`locks.py`).
@@ -81,7 +81,7 @@ class QueueState:
         return queue_offset in self.under_way or self.is_ordered(queue_offset)
 
     def is_ordered(self, queue_offset: int) -> bool:
-        """Returns True if the message was taken in order, and a lock still has it."""
+        """Returns True if the message was taken in order, and the lock of its message group still has it."""
         return self.locks is not None and queue_offset in self.locks.group_of
 
     def pending_from(self, first: int) -> int:

@@ -265,8 +265,9 @@ class StateLog:
             yield self._read_alone(_Entry(topic, queue_id, one))
 
     def _read(self, entry: _Entry, end: int) -> tuple[int, list[RecordChanges]]:
-        """Reads as many records as fit.  Returns the queue offset of the next record, and the changes in the records
-        read.
+        """Reads as many records as fit into READ_BYTES.
+
+        Returns the queue offset of the next record, and the changes in the records that were read.
         """
         topic, queue_id, at = entry
         found = self._store.queues.read_ranges([(topic, queue_id, at, end)], READ_BYTES)

@@ -17,7 +17,7 @@ RECALL_WEIGHT = 10  # a recall takes as much memory as this many timers, because
 
 
 class Timers:
-    """Keeps the log offsets of each second in order.  A recall is itself a timer, which ends with its second."""
+    """Keeps the log offsets of each second in order.  A recall is itself a timer, which ends after its second."""
 
     def __init__(self) -> None:
         self.count = 0

@@ -36,8 +36,9 @@ class TransactionId(NamedTuple):
 
 
 class Resolution(IntEnum):
-    """How a transaction ended.  UNKNOWN means that RocketMQ ended it, or that a newer half message replaces its half
-    message.
+    """How a transaction ended.
+
+    UNKNOWN means that RocketMQ ended the transaction, or that a newer half message replaces its half message.
     """
 
     UNKNOWN = 0
@@ -60,7 +61,10 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """Says that the producers of these half messages were asked.  Each entry has queue offset and question count."""
+    """Says that the producers of these half messages were asked how their transactions ended.
+
+    Each entry of `checks` has the queue offset of a half message, and how often its producer was asked.
+    """
 
     due_ms: int
     checks: tuple[tuple[int, int], ...]

@@ -42,7 +42,7 @@ class StateWriter:
         self._log = log
         self.group_commit = GroupCommit(self.flush)
         self._pending: list[Transition] = []
-        self._appended: asyncio.Future[int] | None = None  # its result is the log's end after the pending transitions
+        self._appended: asyncio.Future[int] | None = None  # gets the log's end after the pending transitions
         self._taken: dict[Place, int] = {}  # place -> next offset after the pending transitions
 
     @property
@@ -66,7 +66,7 @@ class StateWriter:
     def reload(self) -> None:
         """Reads the state again, at a start and after a cut of the log.
 
-        Pending changes are refused, because at these times the broker takes no writes.
+        Pending changes are refused, because the broker takes no writes at a start or after a cut.
         """
         self.flush()
         self._broker.offsets.kept.clear()

@@ -229,8 +229,8 @@ class ConsumeQueue:
         try:
             self._zero_behind_max()
         except OSError:
-            # The next put to this queue overwrites these bytes, and recovery cuts entries that point behind the log's
-            # end.
+            # Bytes that stay do no harm: the next put to this queue overwrites them, and recovery cuts entries that
+            # point behind the log's end.
             return
 
     def _zero_behind_max(self) -> None:

@@ -38,8 +38,9 @@ class DirectoryLock:
     def mark_open(self) -> None:
         """Writes `abort`, so that a start before `mark_closed` finds that the store was not closed.
 
-        On a full disk `abort` may be empty or missing.  The next start then learns that the store was not closed from
-        the file of the flushed offset, which can be written because its blocks are allocated.
+        On a full disk `abort` may be empty or missing.  The next start then sees in the file of the flushed offset that
+        the store was not closed.  The file of the flushed offset can be written on a full disk, because its blocks are
+        allocated.
         """
         with Attempt() as marking:
             self._files.write_atomically(self._abort, str(os.getpid()).encode())

@@ -41,7 +41,7 @@ GONE = frozenset((errno.ENOENT,))
 ERRORS = ("no room", "no handle (EMFILE)", "the file is gone", "EIO and all others")
 
 VERDICTS = {
-    # in the order of ERRORS
+    # each operation has a verdict for each of ERRORS
     Operation.READ: (Verdict.GO_ON, Verdict.GO_ON, Verdict.GO_ON, Verdict.GO_ON),
     Operation.WRITE: (Verdict.REFUSE, Verdict.REFUSE, Verdict.REFUSE, Verdict.REFUSE),
     Operation.SYNC: (Verdict.STOP, Verdict.GO_ON, Verdict.GO_ON, Verdict.STOP),
@@ -93,7 +93,7 @@ class Disk(Files):
         self._private = private
         self._paths: dict[int, Path] = {}  # open handle -> its path, which errors name
         # The methods that read, and until `stop` also `pwrite`, are taken from the file system unchanged, since their
-        # errors never lead to a STOP.  Appends and reads thus save a call.
+        # errors never lead to a STOP, so that appends and reads save a call.
         own = vars(Disk).keys() | {"write_atomically", "read_synced", "discard"}
         names = [name for name in dir(Files) if not name.startswith("_") and name not in own]
         self.__dict__.update({name: getattr(files, name) for name in (*names, "pwrite")})

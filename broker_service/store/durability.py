@@ -88,7 +88,7 @@ class Durability:
         self._next_note_ms = now_ms + _NOTE_INTERVAL_MS
 
     def work(self, now_ms: int) -> None:
-        """Requests the flushes that are due from the flush thread."""
+        """Asks the flush thread for the flushes that are due."""
         if now_ms >= self._next_note_ms:
             self._next_note_ms = now_ms + _NOTE_INTERVAL_MS
             self._note_is_due = True

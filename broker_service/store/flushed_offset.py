@@ -32,8 +32,10 @@ class Flushed:
 
     @property
     def is_of_an_open_store(self) -> bool:
-        """True if a clean stop did not write this value.  Always False for an empty log, whose value does not show
-        this.
+        """True if a clean stop did not write this value.
+
+        For an empty log the result is always False, because the value of an empty log does not show how the store
+        stopped.
         """
         return self.offset > 0 and not self.tail_size
 

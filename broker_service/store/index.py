@@ -84,7 +84,7 @@ class Index:
         names = [name for name in self._files.names(self.directory) if name.isdigit()]
         expected = self._expected_names()
         if expected is not None:
-            # These files are not in use: a power loss undid their deletion, or a crash came just after their creation.
+            # Other files are not in use: a power loss undid their deletion, or a crash came just after their creation.
             for name in set(names) - expected:
                 self._files.remove(self.directory / name)
             names = [name for name in names if name in expected]

@@ -240,7 +240,8 @@ class IndexFile:
         """Yields the log offset, the earliest and the latest possible store time of the entries with this hash.
 
         The newest entry comes first.  An entry has its store time as whole seconds since the file's first store time.
-        An entry has 0 seconds also if its record was stored earlier, by at most CLOCK_MARGIN_MS.
+        An entry with 0 seconds can also be of a record that was stored up to CLOCK_MARGIN_MS before the file's first
+        store time.
         """
         limit = self._limit(search)
         number = self._newest(hash_code, limit, search)

@@ -67,8 +67,8 @@ class QueueTable:
     def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """Returns the queue; None if it does not exist.
 
-        A queue of a deleted topic has no entries and no files.  Its next message gets the offset at which the queue
-        ended when the topic was deleted.
+        A queue of a deleted topic has no entries and no files.  The next message in such a queue gets the offset at
+        which the queue ended when its topic was deleted.
         """
         key = topic, queue_id
         queue = self._queues.get(key)

@@ -63,7 +63,7 @@ class Residency:
 
 def blocks_of(offsets: Positions, sizes: Positions) -> set[int]:
     """Returns the blocks in which these parts of the log lie."""
-    firsts, lasts = offsets >> _BITS, (offsets + sizes - 1) >> _BITS  # shifts: a division takes ten times as long
+    firsts, lasts = offsets >> _BITS, (offsets + sizes - 1) >> _BITS  # shifts, since a division takes ten times as long
     first, last = int(firsts.min()), int(lasts.max())
     if last - first <= 1:
         return {first, last}

@@ -1,1 +1,1 @@
-"""`rocketsim store verify` and `rocketsim store dump`, which read a store directory without its broker."""
+"""The commands `rocketsim store verify` and `rocketsim store dump` read a store directory without its broker."""
