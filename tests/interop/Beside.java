@@ -25,6 +25,6 @@ public class Beside {
         consumer.start();
         while (System.in.read() >= 0) continue;
         consumer.shutdown();
-        System.exit(0);  // threads of a client go on
+        System.exit(0);  // the client's threads would keep the process
     }
 }

@@ -12,8 +12,8 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 
-/** Sends 40 messages one by one and 60 in a batch, one of them delayed by a level, and reads all with a pull consumer and with a lite pull
-    consumer, which commits.  Arguments: name server, topic, group.  Prints a line for each thing that it has done. */
+/** Sends 40 messages one by one and 60 in a batch, one of them with a delay level.  Reads all messages with a pull consumer, and with a lite
+    pull consumer, which commits.  Arguments: name server, topic, group.  Prints a line for each thing that it has done. */
 public class Clients {
     public static void main(String[] arguments) {
         try {
@@ -21,7 +21,7 @@ public class Clients {
             System.exit(0);
         } catch (Throwable failure) {
             failure.printStackTrace();
-            System.exit(1); // the threads of a client that is not shut down would go on
+            System.exit(1); // the threads of a client that is not shut down would keep the process
         }
     }
 

@@ -5,8 +5,8 @@ import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 import org.apache.rocketmq.tools.command.MQAdminStartup;
 
-/** Runs mqadmin's commands, one a line of the standard input with tabs between its words, in one JVM.  Prints for each a line with the
-    number of bytes, and then what the command has printed to its output and its errors. */
+/** Runs mqadmin's commands in one JVM.  Each line of the standard input is a command, with tabs between its words.  Prints for each command a
+    line with the number of bytes, and then what the command has printed to its output and its errors. */
 public class Commands {
     public static void main(String[] arguments) throws Exception {
         PrintStream out = System.out;

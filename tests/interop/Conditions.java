@@ -13,8 +13,8 @@ import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 
-/** A push consumer and a pull consumer select by an SQL92 condition among 100 messages.  Arguments: name server, topic, group.  Prints what each got, and how
-    a condition is refused that cannot be parsed. */
+/** Lets a push consumer and a pull consumer select among 100 messages by an SQL92 condition.  Arguments: name server, topic, group.  Prints what
+    each consumer got, and the refusal of a condition that cannot be parsed. */
 public class Conditions {
     private static final String CONDITION = "price > 89 AND region = 'eu'";
 

@@ -12,7 +12,7 @@ import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 
-/** Sends until its input has a line, and consumes until its input ends: with a push consumer and with a pull consumer, each of its own group.
+/** Sends until its input has a line.  Until its input ends, consumes with a push consumer and with a pull consumer, each of its own group.
     Arguments: name server, topic, group.  Prints `sent STATUS BODY`, `pushed BODY` and `pulled BODY`.  A send that fails is not repeated with the same body. */
 public class Failover {
     private static volatile boolean sends = true, runs = true;

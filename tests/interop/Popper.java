@@ -178,7 +178,7 @@ public final class Popper {
         return factory.findBrokerAddressInPublish(broker);
     }
 
-    /** What a delivery's handle says. */
+    /** The fields of a delivery's handle. */
     private static final class Handle {
         final String text;
         final String topic;

@@ -11,8 +11,8 @@ import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 
-/** Two push consumers of a group share 80 messages, and give every tenth one back once; a third one, of another group, consumes them in order.
-    Arguments: name server, topic, group.  Prints what they got. */
+/** Lets two push consumers of a group share 80 messages, and give every tenth message back once.  A third consumer, of another group, consumes
+    the messages in order.  Arguments: name server, topic, group.  Prints what the consumers got. */
 public class PushConsumers {
     private static final int COUNT = 80;
     private static final Map<String, AtomicInteger> deliveries = new ConcurrentHashMap<>();
@@ -50,7 +50,7 @@ public class PushConsumers {
             return ConsumeOrderlyStatus.SUCCESS;
         });
         orderly.start();
-        Thread.sleep(3000);  // they divide the queues
+        Thread.sleep(3000);  // by then, the consumers have divided the queues
         DefaultMQProducer producer = new DefaultMQProducer("interop-producers");
         producer.setNamesrvAddr(nameServer);
         producer.setSendMsgTimeout(20_000);

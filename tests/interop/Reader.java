@@ -51,7 +51,7 @@ public final class Reader {
                 consumer = new DefaultMQPullConsumer(group);
                 consumer.setNamesrvAddr(namesrv);
                 consumer.setInstanceName(group);
-                consumer.setDecodeDecompressBody(false); // bodies as they are stored
+                consumer.setDecodeDecompressBody(false); // keeps bodies as they are stored
                 consumer.start();
                 awaitRoute(consumer, words[words.length - 2]);
                 consumers.put(group, consumer);
@@ -148,7 +148,7 @@ public final class Reader {
         return host.getAddress().getHostAddress() + "/" + host.getPort();
     }
 
-    /** One JSON object of names and values in turn; ASCII only, so that no console can change it. */
+    /** Returns a JSON object of alternate names and values, in ASCII, which no console changes. */
     private static String object(Object... pairs) {
         StringBuilder out = new StringBuilder("{");
         for (int i = 0; i < pairs.length; i += 2) {

@@ -10,7 +10,7 @@ import org.apache.rocketmq.filter.expression.MQFilterException;
 import org.apache.rocketmq.filter.parser.SelectorParser;
 
 /**
- * What RocketMQ's SQL92 filter says of messages.
+ * Prints which messages RocketMQ's SQL92 filter selects.
  *
  * <pre>java -cp 'lib/*' SqlFilter.java ROWS EXPRESSIONS</pre>
  *

@@ -7,7 +7,7 @@ import org.apache.rocketmq.client.producer.TransactionMQProducer;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 
-/** Sends three messages in transactions: one commits, one rolls back, and of one it says only when the broker asks that it commits.
+/** Sends three messages in transactions.  One commits, one rolls back, and one commits only when the broker asks.
     Arguments: name server, topic.  Prints a line for each thing that it has done. */
 public class Transactions {
     public static void main(String[] arguments) {
@@ -16,7 +16,7 @@ public class Transactions {
             System.exit(0);
         } catch (Throwable failure) {
             failure.printStackTrace();
-            System.exit(1); // the threads of a client that is not shut down would go on
+            System.exit(1); // the threads of a client that is not shut down would keep the process
         }
     }
 
@@ -44,7 +44,7 @@ public class Transactions {
             System.out.println(state + " " + producer.sendMessageInTransaction(message, state).getSendStatus());
         }
         if (!asked.await(60, TimeUnit.SECONDS)) throw new IllegalStateException("the broker did not ask");
-        Thread.sleep(1000); // the answer is sent by a thread of the producer, which does not say when
+        Thread.sleep(1000); // a thread of the producer sends the answer at an unknown time
         producer.shutdown();
     }
 }

@@ -1,7 +1,7 @@
 // Writes a store with RocketMQ's own code: java -cp 'JARS/*' Writer.java DIRECTORY COUNT, with the jars of rocketmq-store.
 //
-// Message i has the body "body-i", is of queue i % 2, of a topic of 200 characters unless i % 3 is 0 (before 5.1 always
-// of "plain"), and has a tag, a key and an id.  tests/store/test_rocketmq_versions.py reads what this wrote.
+// Message i has the body "body-i", a tag, a key and an id, and is in queue i % 2.  Its topic has a name of 200 characters, or
+// is "plain" if i % 3 is 0 or the version is older than 5.1.  tests/store/test_rocketmq_versions.py reads the store.
 
 import java.net.InetSocketAddress;
 import java.util.concurrent.ConcurrentHashMap;
@@ -75,7 +75,7 @@ public class Writer {
         throw new IllegalStateException("no constructor");
     }
 
-    /** It has moved between 4.9 and 5. */
+    /** The class MessageExtBrokerInner has moved between 4.9 and 5. */
     private static MessageExt message() throws Exception {
         for (String where : new String[] {"org.apache.rocketmq.common.message", "org.apache.rocketmq.store"}) {
             try {

@@ -18,8 +18,8 @@ T = TypeVar("T")
 
 
 class BrokerThread:
-    """A broker whose `node` belongs to the loop's thread: change it only with `do`.  `cluster` is for clients; its
-    time-outs are long enough for a slow machine.
+    """A broker on the event loop of a thread, whose `node` may be changed only with `do`.  `cluster` is for clients,
+    with time-outs that are long enough for a slow machine.
     """
 
     def __init__(self, root: Path, **keys: Any) -> None:

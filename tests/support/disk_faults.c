@@ -22,7 +22,7 @@
 
 enum { NOTHING = 0, DROP = -1 };
 
-/* `path` is NULL where a call has none. */
+/* `path` is NULL for a call without a path. */
 static int ordered(const char *call, const char *path) {
     const char *control = getenv("ROCKETSIM_DISK_FAULTS");
     if (control == NULL || (path != NULL && strstr(path, "/store/") == NULL) || access(control, R_OK) != 0) return NOTHING;
@@ -45,7 +45,7 @@ static int ordered_for(const char *call, int fd) {
     return ordered(call, path);
 }
 
-/* A call with 64 in its name has 64-bit offsets, which the others have here, too. */
+/* Calls with and without 64 in their name have 64-bit offsets here. */
 #define WRITES(name)                                                               \
     ssize_t name(int fd, const void *data, size_t size, off_t offset) {            \
         int order = ordered_for("write", fd);                                      \

@@ -1,4 +1,4 @@
-// What tests/cluster/test_official_clients.py asks of each language's client; its docstring has the lines that are printed.
+// The Go client of tests/cluster/test_official_clients.py, whose docstring lists the lines that each client prints.
 package main
 
 import (
@@ -82,7 +82,7 @@ func push(topic, group string) {
 	must(consumer.Start())
 }
 
-// Two messages, of which the second is recalled.
+// Sends two messages, and recalls the second one.
 func delayed(producer rmq.Producer, number int) error {
 	due := time.Now().Add(2 * time.Second)
 	kept := message("D", fmt.Sprintf("d-%d-%d", number, due.UnixMilli()))
@@ -104,8 +104,8 @@ func delayed(producer rmq.Producer, number int) error {
 	return nil
 }
 
-// Every twentieth transaction is the first of a new producer: after a promotion the old one opens Telemetry, over which
-// it is asked how transactions ended, with its next settings, up to five minutes later.
+// Every twentieth transaction is the first of a new producer. After a promotion, an old producer opens Telemetry only with
+// its next settings, up to five minutes later, and until then the broker cannot ask it how transactions ended.
 func transaction(number int) error {
 	if number%20 == 0 || ofTransactions == nil {
 		made, err := rmq.NewProducer(config(""), rmq.WithTopics("X"),
@@ -122,7 +122,7 @@ func transaction(number int) error {
 	return end(ofTransactions, number)
 }
 
-// One is committed, one rolled back, one left to the check.
+// Of three transactions one is committed, one rolled back, and one left to the broker's check.
 func end(producer rmq.Producer, number int) error {
 	kind := []string{"commit", "rollback", "open"}[number%3]
 	body := fmt.Sprintf("x-%s-%d", kind, number)
@@ -156,7 +156,7 @@ func receive(consumer rmq.SimpleConsumer, done *sync.WaitGroup) {
 	for receiving.Load() {
 		views, err := consumer.Receive(context.Background(), 32, 15*time.Second)
 		if err != nil {
-			failed(err) // also if there is no message
+			failed(err) // an empty poll is an error, too
 			time.Sleep(100 * time.Millisecond)
 		}
 		for _, view := range views {

@@ -21,7 +21,7 @@ import org.apache.rocketmq.client.apis.producer.Producer;
 import org.apache.rocketmq.client.apis.producer.Transaction;
 import org.apache.rocketmq.client.apis.producer.TransactionResolution;
 
-/** What test_official_clients.py asks of each language's client; its docstring has the lines that are printed. */
+/** The Java client of test_official_clients.py, whose docstring lists the lines that each client prints. */
 public final class Client {
     private static final ClientServiceProvider PROVIDER = ClientServiceProvider.loadService();
     private static volatile boolean sending = true;
@@ -86,7 +86,7 @@ public final class Client {
         System.exit(0); // a push consumer's close would wait for its poll
     }
 
-    /** Two messages, of which the second is recalled. */
+    /** Sends two messages, and recalls the second one. */
     private static void delayed(Producer producer, int number) throws ClientException {
         long due = System.currentTimeMillis() + 2000;
         String body = "d-" + number + "-" + due;
@@ -98,7 +98,7 @@ public final class Client {
         say("recalled", "D", recalled);
     }
 
-    /** One is committed, one rolled back, one left to the check. */
+    /** Of three transactions one is committed, one rolled back, and one left to the broker's check. */
     private static void transaction(Producer producer, int number) throws ClientException {
         String kind = List.of("commit", "rollback", "open").get(number % 3);
         String body = "x-" + kind + "-" + number;
@@ -124,7 +124,7 @@ public final class Client {
                     got(view);
                     consumer.ack(view);
                 }
-            } catch (Exception e) { // also a StatusRuntimeException, when the connection is lost
+            } catch (Exception e) { // a lost connection throws a StatusRuntimeException
                 failed(e);
             }
         }

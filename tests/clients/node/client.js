@@ -28,8 +28,8 @@ async function check(view) {
   return body.includes('rollback') ? ROLLBACK : COMMIT;
 }
 
-// Each topic gets a consumer: a consumer of several topics misses settings that come before its last route, and waits
-// for the next ones.
+// Each topic gets its own consumer, because a consumer of several topics misses settings that come before its last route,
+// and waits for the next ones.
 async function simple(topic) {
   const subscriptions = new Map([[ topic, '*' ]]);
   const consumer = new SimpleConsumer({ ...shared, consumerGroup: 'simple', subscriptions, awaitDuration: 5000 });
@@ -127,6 +127,6 @@ async function main() {
 }
 
 main().catch(error => {
-  failed(inspect(error)); // with its cause
+  failed(inspect(error)); // shows the error with its cause
   process.exit(1);
 });

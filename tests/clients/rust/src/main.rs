@@ -1,4 +1,4 @@
-//! What test_official_clients.py asks of each language's client; its docstring has the lines that are printed.
+//! The Rust client of test_official_clients.py, whose docstring lists the lines that each client prints.
 //! This client has simple consumers only, and no recall.
 
 use std::env;
@@ -116,8 +116,8 @@ async fn send_delayed(producer: &Producer, name: String, seconds: i64) -> Outcom
     send(producer, "D", format!("d-{name}-{}", due_s * 1000), message).await
 }
 
-/// Every twentieth transaction is the first of a new producer: after a promotion the old one never opens Telemetry
-/// again, over which it is asked how transactions ended.
+/// Every twentieth transaction is the first of a new producer. After a promotion, an old producer never opens Telemetry
+/// again, so the broker cannot ask it how transactions ended.
 async fn transaction(current: &Mutex<Option<Producer>>, number: usize) -> Outcome<()> {
     let mut current = current.lock().await;
     if number % 20 == 0 || current.is_none() {
@@ -131,7 +131,7 @@ async fn transaction(current: &Mutex<Option<Producer>>, number: usize) -> Outcom
     end(current.as_ref().unwrap(), number).await
 }
 
-/// One is committed, one rolled back, one left to the check.
+/// Of three transactions one is committed, one rolled back, and one left to the broker's check.
 async fn end(producer: &Producer, number: usize) -> Outcome<()> {
     let kind = ["commit", "rollback", "open"][number % 3];
     let body = format!("x-{kind}-{number}");
@@ -194,7 +194,7 @@ fn now_ms() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as i64
 }
 
-/// Waits for a line of the input, or its end.
+/// Waits for a line of the input, or for the end of the input.
 async fn line() {
     let reading = tokio::task::spawn_blocking(|| io::stdin().read_line(&mut String::new()));
     reading.await.unwrap().unwrap();
