@@ -47,7 +47,7 @@ class QueueStates:
 
     @property
     def unreachable_names(self) -> dict[str, Exception]:
-        """Each broker name that has an unreachable queue, with the error of one of its queues."""
+        """Maps each broker name that has an unreachable queue to the error of one of its queues."""
         return {queue.broker_name: error for queue, error in sorted(self.unreachable.items(), reverse=True)}
 
     def set_unreachable(self, unreachable: Mapping[MessageQueue, Exception]) -> None:

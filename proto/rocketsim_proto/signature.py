@@ -1,5 +1,5 @@
-"""Signs calls: one header names the user, with a signature that only the owner of the secret key can make, and another
-header has the date.
+"""Signs calls with two headers.  One header names the user and has a signature that only the owner of the secret key
+can make, and the other header has the date.
 
 RocketMQ 5's clients sign only the date, with HMAC-SHA1.  This project's clients and brokers sign the method and the
 date with HMAC-SHA256, so that somebody who has seen the headers of a call cannot use them for another method.

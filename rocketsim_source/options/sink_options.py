@@ -131,11 +131,11 @@ class SinkOptions:
                 raise OptionError("idVersion=0 knows neither idColumns nor sinkName; leave them out")
         elif not self.id_columns and not self.sink_name:
             raise OptionError(
-                "sinkMode=idempotent needs to know what makes a row the same row when it is written again: "
-                "idColumns=a,b (columns that tell it from all others), or, for a stream that is written as it is read "
-                "(no shuffle, nothing random), sinkName=… (a name that no other write has; ids are then made of query, "
-                "batch, partition and place). idVersion=0 finishes a batch that an older version began, which had "
-                "neither option"
+                "sinkMode=idempotent needs to know what makes a row the same row when it is written again. Set "
+                "idColumns=a,b to columns that tell a row from all others. Or, for a stream that is written as it is "
+                "read (no shuffle, nothing random), set sinkName=… to a name that no other write has. Ids are then "
+                "made of query, batch, partition and place. idVersion=0 finishes a batch that an older version, which "
+                "had neither option, began"
             )
 
 

@@ -150,7 +150,7 @@ class QueueWatch:
 
 
 def refuse_unreachable(states: QueueStates) -> None:
-    """Raises NothingAnswers if a queue is unreachable.  Callers that need all queues use this function."""
+    """Raises NothingAnswers if a queue is unreachable, for a caller that needs all queues."""
     for queue, error in sorted(states.unreachable.items()):
         raise NothingAnswers(f"no broker answers for {queue}: {error}") from error
 

@@ -55,8 +55,7 @@ class Parallelism:
         return pack(filled, self._how_many(filled, records), most)
 
     def _how_many(self, ranges: Sequence[OffsetRange], records: int) -> int:
-        # Two tasks for each core even out ranges of unequal size.  Each further task would only cost the time of its
-        # start.
+        # Two tasks for each core even out ranges of unequal size.  More tasks would only cost the time of their start.
         worth = max(-(-records // RECORDS_WORTH_A_TASK), -(-self.batch_bytes // BYTES_WORTH_A_TASK))
         worthwhile = min(worth, 2 * self.cores)
         if self.max_records_per_partition is not None:

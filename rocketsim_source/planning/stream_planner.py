@@ -123,8 +123,8 @@ class StreamPlanner:
         at = dict(starts)
         for queue in sorted(queue for queue in starts if not self.options.reads(queue)):
             what = (
-                f"is not named by the options any more: it was read up to {starts[queue]}. If they name it again "
-                "it counts as a new queue (newQueueOffsets)"
+                f"is not named by the options any more: it was read up to {starts[queue]}. If the options name it "
+                "again, it counts as a new queue (newQueueOffsets)"
             )
             policy.allow(UNSUBSCRIBED, queue, what)
             self._warn(UNSUBSCRIBED, queue, what)

@@ -1,8 +1,8 @@
 """Fetches the ranges of one task, in order, each from the broker that should serve it.
 
-If a broker is unreachable, another broker of its name is asked at once.  Other failures have a file each: a range that
-its broker ends early (`early_ends.py`), records that cannot be read (`copies.py`), and records that are lost
-(`losses.py`).
+If a broker is unreachable, another broker of its name is asked at once.  Three other kinds of failure have files of
+their own: a range that its broker ends early (`early_ends.py`), records that cannot be read (`copies.py`), and records
+that are lost (`losses.py`).
 """
 
 import time

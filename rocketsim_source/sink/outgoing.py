@@ -134,8 +134,8 @@ def with_keys_as_groups(keys: pa.Array, message_groups: pa.Array | None, queue_i
 
 
 def parts(values: pa.Array | None) -> Iterator[tuple[Any, pa.Array | None]]:
-    """Yields each distinct value with its rows, in the order of the values' first rows.  If there is only one value,
-    yields it with None instead of the rows.
+    """Yields each distinct value with its rows, in the order of the values' first rows.  If all rows have the same
+    value, yields this value with None instead of the rows.
     """
     if values is None:
         yield None, None

@@ -195,7 +195,7 @@ class RowSender:
             raise RuntimeError(f"{len(part.msg_ids)} messages were stored with {status} (unsyncedSendPolicy=fail)")
 
     def _queue(self, rows: OutgoingRows) -> Any:
-        """Returns the queue to which the rows go, or None if they name none.
+        """Returns the queue to which the rows go, or None if the rows name no queue.
 
         The column queueId does not name a broker, so rows with a queue id go to each of the topic's brokers in turn.  A
         number in the column partition also names the broker.

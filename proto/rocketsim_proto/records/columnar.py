@@ -388,7 +388,7 @@ class Records:
         return Properties(self.data, self.properties_start, self.properties_size)
 
     def property(self, name: str) -> pa.StringArray:
-        """Returns one property as a column, with null for records that do not have it."""
+        """Returns one property as a column, with null for records that do not have the property."""
         return self._properties.column(name)
 
     def property_matrix(self) -> Matrix | None:

@@ -7,7 +7,7 @@ place of the first.  Bytes that are not UTF-8 become U+FFFD.
 Most batches come from one producer and have the same names in the same order in every record.  If the values have the
 same sizes, too, the batch is a table of bytes (`Matrix`).  If only the names are the same, the batch is a table with
 the place of each value (`_Table`).  Batches with different names are split piece by piece (`Pieces`), and small batches
-are decoded record by record (`_Few`).  The compiled module decodes all batches without these classes.
+are decoded record by record (`_Few`).  The compiled module needs none of the classes in this module.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -50,7 +50,7 @@ class Properties:
         self._columns: dict[str, pa.StringArray] = {}
 
     def column(self, name: str) -> pa.StringArray:
-        """Returns the values of one property, with null for records that do not have it."""
+        """Returns the values of one property, with null for records that do not have the property."""
         if name not in self._columns:
             if kernels.compiled is not None:
                 found = kernels.compiled.property_values(self._data, self._starts, self._sizes, name.encode())
@@ -60,7 +60,7 @@ class Properties:
         return self._columns[name]
 
     def java_hash(self, name: str) -> npt.NDArray[np.int64]:
-        """Returns Java's hashCode of one property, and 0 for records that do not have it."""
+        """Returns Java's hashCode of one property of each record, and 0 for records that do not have the property."""
         if kernels.compiled is not None:
             found = kernels.compiled.property_hashes(self._data, self._starts, self._sizes, name.encode())
             if found is not None:
@@ -169,7 +169,7 @@ class Matrix:
         return hash_rows(self._rows[:, value], self._low[value], self._high[value], before)
 
     def has(self, name: bytes, character: bytes) -> bool:
-        """Returns True if a value of this property has this character."""
+        """Returns True if a value of the property `name` contains `character`."""
         value, code = self._values.get(name), ord(character)
         if value is None or not ((self._low[value] <= code) & (code <= self._high[value])).any():
             return False

@@ -566,7 +566,7 @@ _DOUBLE = rf"^[\x00-\x20]*(?P<sign>[+-]?)(?P<number>NaN|Infinity|{_DECIMAL})[\x0
 
 
 def _integers(column: Column, allowed: range) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """Parses texts as Integer.valueOf and Long.valueOf do.  Also returns a mask of texts that are not such a number."""
+    """Parses texts as Integer.valueOf and Long.valueOf do, and returns the numbers and a mask of the invalid texts."""
     column = pc.if_else(pc.match_substring_regex(column, _DIGITS), column, None)
     column = pc.replace_substring_regex(column, r"^(\+|(-))?0*([0-9])", r"\2\3")
     column = pc.if_else(pc.less_equal(pc.binary_length(column), 20), column, None)
@@ -580,7 +580,9 @@ def _decimal(value: int) -> pa.Scalar:
 
 
 def _doubles(column: Column) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """Parses texts as Double.valueOf does, except for hexadecimal floats.  Also returns a mask of invalid texts."""
+    """Parses texts as Double.valueOf does, except for hexadecimal floats.  Returns numbers that compare as the doubles
+    do, and a mask of the invalid texts.
+    """
     parts = pc.extract_regex(column, _DOUBLE)
     number = pc.replace_substring_regex(pc.struct_field(parts, "number"), r"([0-9.])[fFdD]$", r"\1")
     sign = pc.replace_substring(pc.struct_field(parts, "sign"), "+", "")
