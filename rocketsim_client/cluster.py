@@ -223,8 +223,8 @@ class Cluster:
         self, topic: str, broker_name: str, broker_id: int, tried: Collection[str] = (), *, only_this: bool = False
     ) -> Member | None:
         """Returns the member of the broker name to ask next, in RocketMQ's order (table D5).  Addresses in `tried` are
-        left out, and unreachable ones come last.  With `only_this`, only the member with this broker id is returned, or
-        None.
+        left out, and unreachable addresses come last.  With `only_this`, only the member with this broker id is
+        returned, or None.
 
         Refreshes the route first if no member is found, if the wanted master cannot be chosen, or if an earlier member
         has failed.

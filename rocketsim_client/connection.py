@@ -31,8 +31,8 @@ REGISTER = ("auto", "true", "false")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """Says where a cluster is, and how its servers are called.  `Connection.of` makes and checks a Connection.  Equal
-    connections lead to the same cluster in the same way.  The repr shows no secret key."""
+    """Says where a cluster is, and how its servers are called.  `Connection.of` makes and checks a Connection.  Two
+    equal Connections describe the same cluster, and the same way to call it.  The repr shows no secret key."""
 
     name_servers: tuple[str, ...] = ()
     brokers: tuple[tuple[str, Members], ...] = ()  # given instead of name servers

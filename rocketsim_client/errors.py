@@ -236,15 +236,14 @@ class CommitFailed(RocketSimError):
         self.result = result
 
 
-# A class that defines a code is the error for refusals with that code.  Its subclasses, which define no code, are
-# special cases of that error.
+# A class that defines a code is the error for refusals with that code.  A subclass that defines no code of its own is a
+# special case of its base's error.
 _BY_CODE = {
     kind.code: kind
     for kind in (*RocketSimError.__subclasses__(), *BrokerRefused.__subclasses__())
     if "code" in vars(kind)
 }
-# Some codes of RocketMQ stand for several errors.  RocketSim's servers also send a gRPC status, which tells these
-# errors apart.
+# RocketSim's servers also send a gRPC status, because some of RocketMQ's codes stand for several errors.
 _BY_STATUS = {"DATA_LOSS": StoreDamaged, "UNAUTHENTICATED": AccessDenied}
 
 

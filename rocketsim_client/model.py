@@ -200,7 +200,7 @@ class SendResult:
     @property
     def offset_msg_id(self) -> str:
         """RocketMQ's other id, which says where the broker has stored the message.  The id is empty if the broker did
-        not tell where."""
+        not tell where the message is."""
         if self._commit_log_offset < 0 or not self._store_host:
             return ""
         return record.offset_message_id(self._store_host, self._commit_log_offset)
@@ -393,7 +393,7 @@ class CommitResult:
 
 @dataclass(slots=True)
 class ProducerStats:
-    """Counts of a producer's messages, not of its calls.  `sent_again` counts messages in attempts after the first.
+    """Counts of a producer's messages, not of its calls.  `sent_again` counts messages in second and later attempts.
     In the end each sent message is acknowledged, spooled or failed.  Messages that a spool sends later are not
     counted."""
 

@@ -1,8 +1,8 @@
 """The producer: blocking, asynchronous, one-way and batch sends over one outbox.
 
 If no other message of its lane (broker, topic and kind of send) is waiting or being sent, a blocking send sends its
-message in the caller's own thread.  A message that is not sent in this way waits for a sender thread, at most for the
-linger time, and shares a batch with messages for the same broker.
+message in the caller's own thread.  A message whose lane is busy, or whose send is asynchronous, waits for a sender
+thread, at most for the linger time, and shares a batch with messages for the same broker.
 """
 
 import atexit
@@ -253,11 +253,11 @@ class Producer:
         order of their sends, while the same brokers take writes.  With `queue` the message goes to that queue.  `key`
         is an older name of `message_group`.  The message itself may also have its message group and delivery time.
 
-        With `deliver_at` the message reaches its topic at that time of the broker's clock, or up to a second later.
-        `deliver_at` is a datetime (without a time zone: this machine's local time), or seconds since 1970, at most
-        three days ahead.  A `deliver_at` in the past means no delay.  The result of a delayed message has the message's
-        offset in the internal topic where it waits.  Delayed messages of one `message_group` are delivered in the order
-        of their times, and within a second in the order of their sends.
+        With `deliver_at` the message reaches its topic at the given time of the broker's clock, or up to a second
+        later.  `deliver_at` is a datetime (without a time zone: this machine's local time), or seconds since 1970, at
+        most three days ahead.  A `deliver_at` in the past means no delay.  The result of a delayed message has the
+        message's offset in the internal topic where it waits.  Delayed messages of one `message_group` are delivered in
+        the order of their times, and within a second in the order of their sends.
 
         Raises SendFailed if no broker has acknowledged the message within the timeout and the retries.  A producer with
         a spool raises only SpoolFailed, if the message could not be spooled either.  Raises MessageIllegal if the

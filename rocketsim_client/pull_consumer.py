@@ -36,7 +36,7 @@ from rocketsim_client.tls import File
 from rocketsim_client.transport.reads import PullAnswer, PullCall
 
 SUSPEND_S = 15.0  # RocketMQ's brokerSuspendMaxTimeMillis
-MAX_REMEMBERED = 10_000  # the leader epochs of this number of positions are kept
+MAX_REMEMBERED = 10_000  # for how many positions the leader epochs are kept
 CALL_MARGIN_S = 3.0  # how much longer than its `suspend` time a call may take
 
 _STATUS_BY_CODE = {
@@ -63,7 +63,7 @@ class PullResult:
 
 
 class PullConsumer:
-    """Reads queues and keeps a group's offsets.  An offset is that of the next message to read.
+    """Reads queues and keeps a group's offsets.  An offset is the offset of the next message to read.
 
     `name_server` is `host:port;host:port`, or a Connection, which says where the cluster is and how its servers are
     called.  Without a name server, `brokers` says where the brokers are: broker name -> broker id -> `host:port`.

@@ -138,8 +138,8 @@ BACKGROUND = Backoff(0.1, 5.0)  # between calls for which no caller waits: repla
 
 @dataclass(slots=True)
 class Budget:
-    """One timeout for all attempts, of which at most 1 + `retries` are made.  Time and number are checked before each
-    attempt."""
+    """One timeout for all attempts, of which at most 1 + `retries` are made.  The timeout and the number of attempts
+    are checked before each attempt."""
 
     deadline: float
     retries: int

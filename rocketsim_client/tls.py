@@ -52,7 +52,7 @@ def read(tls: Tls, address: str) -> tuple[Stamps, Pem]:
 
 def why_not(address: str, tls: Tls | None, pem: Pem | None) -> str:
     """Finds out by test connections why a server that accepts connections closes them, because gRPC's error does not
-    tell it.  Returns the reason.  Returns an empty text if TLS is not the reason."""
+    tell why.  Returns the reason.  Returns an empty text if TLS is not the reason."""
     if tls is None or pem is None:
         return (
             SPEAKS_TLS

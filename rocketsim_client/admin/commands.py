@@ -22,9 +22,9 @@ def at_each(
     """Calls all places (addresses, or broker names that have no address) at once, and returns their answers by place.
 
     Leaves out places whose call raises `absent`, because they do not have the topic, group or user.  A refusal at one
-    place does not stop the calls to the others, because a disabled user, for example, must be disabled wherever that is
-    possible.  After all calls, the first refusal is raised.  The error's text also names the other refusals, and the
-    places where the change was made.
+    place does not stop the calls to the others.  For example, a user must be disabled wherever that is possible.  After
+    all calls, the first refusal is raised.  The error's text also names the other refusals, and the places where the
+    change was made.
     """
     asked = list(places)
     done, refusals = at_once(asked, call)

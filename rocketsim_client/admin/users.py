@@ -35,7 +35,7 @@ class UserCommands(Commands):
         broker_addr: str | None = None,
         cluster_name: str | None = None,
     ) -> dict[str, UserInfo]:
-        """Changes a user.  An argument that is None leaves its value as it is.  `user_status` is enable or disable."""
+        """Changes a user.  An argument that is None keeps the present value.  `user_status` is enable or disable."""
         changes = {"password": password, "user_type": user_type, "user_status": user_status}
         for what, value in changes.items():
             if value == "":
@@ -91,7 +91,7 @@ class UserCommands(Commands):
         self, subject: str, resource: str = "", *, broker_addr: str | None = None, cluster_name: str | None = None
     ) -> ChangedAt:
         """Deletes the user's policy for one resource, or all its policies.  Returns the addresses of the brokers that
-        had such policies.  The result's `statuses` says which brokers have stored the deletion."""
+        had a policy to delete.  The result's `statuses` says which brokers have stored the deletion."""
         request = pb.DeleteAclRequest(subject=subject, resource=resource)
         missing = f"{subject} has no policy{f' for {resource}' if resource else ''}"
         return self._delete(request, broker_addr, cluster_name, NotFound, missing)

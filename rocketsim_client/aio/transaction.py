@@ -64,7 +64,7 @@ class AsyncTransaction:
 
         def make() -> T:
             if before is not None:
-                wait([before])  # the previous call began earlier in the same threads, so it can end without this call
+                wait([before])  # no deadlock, because the previous call began earlier in the same threads
             return call()
 
         self._last = started = self._calls.start(make)

@@ -198,9 +198,9 @@ class Consumer:
 
         Raises InvalidReceiptHandle if some deliveries were over, whose messages are then delivered again.  All other
         messages of the call are acknowledged nevertheless.  Raises TopicNotExist if the topic was deleted, and the
-        messages are not delivered again.  After any other error it is unknown which messages are acknowledged.  The
-        consumer keeps these messages, so that they can be acknowledged again.  An error is also raised if a disk or
-        slave does not confirm the ack before `timeout_s` is over.
+        messages are not delivered again.  After any other error it is unknown which messages are acknowledged, and the
+        consumer keeps the messages, so that they can be acknowledged again.  An error is also raised if a disk or slave
+        does not confirm the ack before `timeout_s` is over.
         """
         self._inbox.check_open()
         return self._settler.ack(_listed(messages), timeout_s)

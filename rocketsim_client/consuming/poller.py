@@ -135,7 +135,7 @@ class Poller:
 
     def ask(self, room: int, left_s: float, *, has_to_return_soon: bool) -> None:
         """Asks each topic and broker (source) once.  A single source is long-polled.  Several sources are first asked
-        without a wait.  If none of them has a message, one source is long-polled for 0.1 s per source, 1 s at most, and
+        without a wait.  If no source has a message, one source is long-polled for 0.1 s per source, 1 s at most, and
         the sources take turns.  Messages at the other sources have to wait during a long poll."""
         sources = self._turned(self.current_sources())
         open_ones = [source for source in sources if source.retry_at <= self._clock()]

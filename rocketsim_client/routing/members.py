@@ -15,8 +15,8 @@ class Member(NamedTuple):
 
 
 def find_broker_address(addresses: Mapping[int, str], broker_id: int, only_this: bool = False) -> Member | None:
-    """Follows RocketMQ's findBrokerAddressInSubscribe.  Returns the member with the id `broker_id`.  If no member has a
-    slave's id `broker_id`, returns the member with the next id, or else the member with the lowest id."""
+    """Follows RocketMQ's findBrokerAddressInSubscribe.  Returns the member with the id `broker_id`.  If `broker_id` is
+    a slave's id that no member has, returns the member with the next id, or else the member with the lowest id."""
     if broker_id in addresses:
         return Member(broker_id, addresses[broker_id], broker_id != MASTER_ID)
     if broker_id != MASTER_ID and broker_id + 1 in addresses:

@@ -76,7 +76,7 @@ class Routes:
 
     def refresh_within(self, wait_s: float, topic: str, *, is_old: bool = False) -> TopicRoute | None:
         """Does the same as `refresh_after_failure`, or as `refresh_old_route` if `is_old`, but waits at most `wait_s`.
-        The limit is for a send that has less time left than a silent name server takes."""
+        A send that has little time left needs this limit, because a name server may not answer."""
         self._ask_aside(self.refresh_old_route if is_old else self.refresh_after_failure, topic, wait_s)
         return self._known.get(topic)
 
@@ -138,8 +138,8 @@ class Routes:
 
     def addresses(self, topic: str, broker_name: str) -> Mapping[int, str]:
         """Returns the addresses of the broker name's members by broker id.  If the topic's route does not have the
-        broker name, the list of all brokers is asked.  The topic may have been deleted there, or the brokers may have
-        been down a moment ago."""
+        broker name, the list of all brokers is asked.  The topic may have been deleted on the brokers of that name, or
+        the brokers may have been down a moment ago."""
         try:
             found = self.route(topic).addresses(broker_name)
         except NoRoute:

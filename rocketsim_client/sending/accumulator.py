@@ -29,7 +29,7 @@ class Kind(IntEnum):
 
 
 LEAVES_WHEN_IDLE = frozenset({Kind.SYNC, Kind.ORDERED})
-PART_FULL_IN_FLIGHT = 2  # a lane with this many batches under way waits until the next one is full
+PART_FULL_IN_FLIGHT = 2  # a lane with this many batches under way sends only full batches
 ALWAYS_FULL = frozenset({Kind.ALONE, Kind.COLUMNS})
 
 
@@ -98,7 +98,7 @@ class Accumulator(Generic[E]):
         if lane.open_bytes >= self.batch_bytes or lane.key.kind in ALWAYS_FULL:
             self._close_open(lane)
             began = True
-        # A lane at its limit of batches under way is looked at again when a batch is done.
+        # A lane that has its limit of batches under way is looked at again when a batch is done.
         return began and lane.in_flight < self._limit(lane)
 
     def start_alone(self, lane: Lane[E], entry: E, size_bytes: int) -> Batch[E] | None:
@@ -125,7 +125,7 @@ class Accumulator(Generic[E]):
 
     def due_in(self, now: float) -> float | None:
         """Returns in how many seconds an open batch may be sent even if no batch under way ends before.  Returns None
-        if no open batch waits only for its linger time."""
+        if no open batch is waiting for its linger time."""
         dues = [
             self._due(lane)
             for lane in self._lanes.values()

@@ -26,8 +26,8 @@ from rocketsim_client.sending.options import ProducerOptions
 from rocketsim_client.sending.property_columns import check_maps, check_texts
 from rocketsim_client.validation import OVERHEAD
 
-# A frame of columns is as large as this number of batches, because the fixed cost of a frame is still a third of its
-# whole cost with 900 messages of 1 KiB.
+# A frame of columns is as large as this number of batches.  With 900 messages of 1 KiB, the fixed cost of a frame is
+# still a third of its whole cost.
 BATCHES_A_FRAME = 8
 MAX_FRAME_BYTES = 4 << 20  # the limit of a frame unless `batch_bytes` is larger; a broker takes four times as much
 

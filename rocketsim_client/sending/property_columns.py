@@ -22,8 +22,7 @@ _RESERVED = binaries(sorted(name.encode() for name in PROPERTIES))
 
 
 def check_texts(topic: str, columns: Mapping[str, pa.Array | None]) -> None:
-    """Checks columns of property texts, which are given by the names of the properties.  RowIllegal names the first bad
-    row."""
+    """Checks columns of property texts, each under the name of its property.  RowIllegal names the first bad row."""
     for name, column in columns.items():
         if column is None:
             continue

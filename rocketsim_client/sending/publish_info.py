@@ -19,7 +19,7 @@ from rocketsim_client.sending.selection import RoundRobin
 
 # A route is looked up again after this time, because a new topic begins with the default topic's route.
 NEW_TOPIC_FOR_S = 1.0
-NEWER_ROUTE_WAIT_S = 0.5  # a caller waits no longer for a newer route
+NEWER_ROUTE_WAIT_S = 0.5  # how long a caller waits for a newer route at most
 
 
 @dataclass(slots=True)

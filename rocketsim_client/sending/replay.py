@@ -97,7 +97,7 @@ class Replay:
 
     def _round(self) -> float | None:
         """Starts a thread for each idle broker that has to get records.  Returns the seconds after which another round
-        starts even if the spool has no news, or None for no limit."""
+        starts even if nothing has changed in the spool, or None for no limit."""
         wanted: dict[str, list[Queues]] = {}
         pauses: dict[str, float] = {}
         with self._lock:

@@ -216,8 +216,8 @@ class Spool:
             return list(self._lanes)
 
     def wait_for_news(self, known: int, pause_s: float | None) -> int | None:
-        """Waits until the spool's news number differs from `known`, or for `pause_s`, and returns the number.  The
-        number changes with each new lane and each `wake_replay`.  Returns None if replay has ended."""
+        """Waits until the spool's change counter differs from `known`, or for `pause_s`, and returns the counter.  The
+        counter changes with each new lane and each `wake_replay`.  Returns None if replay has ended."""
         with self._lock:
             self._changed.wait_for(lambda: self._news != known or self._replay_ended, pause_s)
             return None if self._replay_ended else self._news

@@ -316,7 +316,7 @@ def _made(directory: Path) -> tuple[int, int] | None:
 def open_database(directory: Path) -> sqlite3.Connection:
     path = directory / DATABASE
     try:
-        # Only one thread at a time uses the database, but other threads than the one that opens it here.
+        # Only one thread uses the database at a time, but that thread is not the one that opens it here.
         database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     except sqlite3.Error as error:
         raise _unusable(directory, error) from error

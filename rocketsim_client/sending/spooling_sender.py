@@ -184,8 +184,8 @@ class SpoolingSender:
         return isinstance(error, SendFailed) or is_worth_sending_again(error)
 
     def _spooled(self, outgoing: OutgoingBatch, lanes: Sequence[Lane], failure: RocketSimError | None) -> BatchPart:
-        """Writes the messages to the spool, and counts them even if that fails.  The text of SpoolFailed names the
-        spool's failure and the failure of the send."""
+        """Writes the messages to the spool, and counts the messages even if the spool fails.  The text of SpoolFailed
+        names the spool's failure and the failure of the send."""
         had_failed = isinstance(failure, SendFailed | QueueNotExist)
         is_pinned = lanes[0].is_queue
         columns = outgoing.outgoing()

@@ -12,8 +12,8 @@ class Outgoing:
     """Messages of one topic for one broker name, as columns of equal length.
 
     `bodies` and `properties` (encoded, with the message id) are lists of bytes or Arrow binary arrays.  `queue_ids` is
-    a list or an integer array.  The flags and the birth times (ms) are one value for all messages.  With Arrow arrays,
-    flags and birth times may also be arrays with a value for each message.
+    a list or an integer array.  The flags and the birth times (ms) are one value for all messages, or, with Arrow
+    arrays, arrays with a value for each message.
     """
 
     topic: str

@@ -1,6 +1,6 @@
 """Remembers the addresses that recently did not answer, so that they are asked last.  Pure: the caller passes the time.
 
-Slow brokers are not in this list, because producers avoid them by `sending/latency_fault.py`.
+Slow brokers are not remembered here, because producers avoid them by `sending/latency_fault.py`.
 """
 
 UNREACHABLE_FOR_S = 1.0

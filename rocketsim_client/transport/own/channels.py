@@ -210,8 +210,8 @@ class Channels:
             return self._unknown_call(address, stub_type, method)
         if error.code() == grpc.StatusCode.UNAVAILABLE and _CLOSED_AT_ONCE.search(error.details() or ""):
             # With TLS, the reason why TLS fails comes first.  Without TLS, the client first checks whether this is a
-            # server of RocketMQ, which takes plaintext and TLS on one port.  The TLS check would only say that such a
-            # server speaks TLS.
+            # server of RocketMQ, which takes plaintext and TLS on one port.  For a server of RocketMQ, the TLS check
+            # would only say that the server speaks TLS.
             failure = self._tls_failure(address, method) if self._tls is not None else None
             if failure is None and speaks_remoting(address):
                 return BrokerRefused(f"{method} at {address}: {ROCKETMQ}", address=address, code=3)

@@ -117,7 +117,7 @@ class Connection:
             raise self._ended() from error
 
     def forget(self, inbox: Inbox) -> None:
-        """Makes the connection throw away later answers to the requests of this inbox."""
+        """Makes the connection drop later answers to the requests of this inbox."""
         with self._lock:
             for opaque in inbox.waiting:
                 self._inboxes.pop(opaque, None)

@@ -1,8 +1,8 @@
 """Makes a consumer group visible to RocketMQ's tools when the group commits.
 
 `mqadmin consumerProgress` and the dashboard list the groups whose topic `%RETRY%group` exists.  RocketMQ's consumers
-create this topic with their first heartbeat.  This client sends no heartbeats, because a heartbeat would make it a
-member of the group, and the group would assign queues to it.
+create this retry topic with their first heartbeat.  This client sends no heartbeats, because a heartbeat would make it
+a member of the group, and the group would assign queues to it.
 """
 
 import logging

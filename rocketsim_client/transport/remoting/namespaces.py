@@ -80,7 +80,7 @@ def _kind(name: str) -> tuple[str, str]:
 
 
 def _without(records: Records, prefix: bytes) -> bytes:
-    """Cuts the prefix out of each topic that has it, and makes the lengths of these records and topics shorter."""
+    """Cuts the prefix out of each topic that has it, and corrects the lengths of the records and topics."""
     data, starts, sizes = records.data.copy(), records.starts, records.sizes
     topics, topic_sizes = records.topic_start, records.topic_size
     cut = np.zeros(len(starts), np.int64)
@@ -272,5 +272,5 @@ def rename(message: Message, name: Callable[[str], str]) -> None:
             rename(value, name)
         elif field.message_type is not None:
             for one in value:
-                if isinstance(one, Message):  # iterating over a map gives its keys, which are texts
+                if isinstance(one, Message):  # the elements of a map are its keys, which are texts
                     rename(one, name)

@@ -1,4 +1,4 @@
-"""Limits how many pulls are sent in a second to `maxPullsPerSecond`, because some cloud instances refuse more."""
+"""Allows at most `maxPullsPerSecond` pulls in a second, because some cloud instances refuse more."""
 
 import threading
 import time

@@ -118,8 +118,8 @@ class RemotingReads:
         timeout_s: float,
         read_in: Mapping[tuple[str, int], LogEpoch] | None = None,
     ) -> Iterator[PullFrame]:
-        """Sends pulls ahead (`pull_window`), puts their answers in order and joins them to frames.  `read_in` is
-        ignored, because RocketMQ has no epochs."""
+        """Sends several pulls before the first one is answered (`pull_window`), puts their answers in order and joins
+        them to frames.  `read_in` is ignored, because RocketMQ has no epochs."""
         filtered = expression != ALL
         window = PullWindow[bytes](ranges, filtered=filtered, step=self._steps.get(address))
         heads = [self._template(address, one, group, expression) for one in ranges]
@@ -302,8 +302,8 @@ class RemotingReads:
     def _only_committed(
         self, address: str, group: str, queues: Sequence[MessageQueue], found: Sequence[int], timeout_s: float
     ) -> list[int]:
-        """Replaces each 0 that the group has not committed by -1.  A broker of 4.x answers 0 also if the group has no
-        offset, so the broker's table of all offsets is read."""
+        """Returns the offsets with -1 instead of each 0 that the group has not committed.  A broker of 4.x answers 0
+        also if the group has no offset, so the broker's table of all offsets is read."""
         request = Request(RequestCode.GET_ALL_CONSUMER_OFFSET, "the table of all offsets", {})
         body = body_of(self._connections.call(address, request, timeout_s).body, address)
         table = part(body, "offsetTable", dict, address)

@@ -112,8 +112,8 @@ class RemotingSends:
     def _stored(
         self, address: str, requests: Sequence[Request], together: Sequence[Batch], deadline: float
     ) -> Iterator[tuple[Reply, Batch]]:
-        """Sends the batches, and yields the answer to each.  A batch that the broker refuses because it is busy is
-        sent again until the deadline, because the broker has stored nothing of it."""
+        """Sends the batches, and yields the answer to each.  A batch that the broker refuses because it is busy is sent
+        again until the deadline, because a busy broker stores nothing."""
         left = list(zip(requests, together, strict=True))
         failures = 0
         while left:
