@@ -42,9 +42,9 @@ class PropertyUse(Enum):
     their own.
     """
 
-    ARGUMENT = auto()  # the sender sets it, from an argument or a column
-    CARRIED = auto()  # clients, proxies and brokers set it, so a message that was received may have it
-    RESERVED = auto()  # RocketMQ's own programs use it for other purposes
+    ARGUMENT = auto()  # the sender sets the property, from an argument or a column
+    CARRIED = auto()  # clients, proxies and brokers set the property, so a message that was received may have it
+    RESERVED = auto()  # RocketMQ's own programs use the property for other purposes
 
 
 def _names(text: str, use: PropertyUse) -> dict[str, PropertyUse]:

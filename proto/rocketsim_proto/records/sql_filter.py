@@ -361,7 +361,7 @@ def matches(expression: Expression, records: Records) -> npt.NDArray[np.bool_]:
 def selected(expression: Expression, column: Callable[[str], pa.StringArray], size: int) -> npt.NDArray[np.bool_]:
     """Returns a mask of the rows that the filter selects, for properties that come from any source.
 
-    `column` returns the values of a property, with null for rows that do not have it.
+    `column` returns the values of a property, with null for rows that do not have the property.
     """
     selection: npt.NDArray[np.bool_] = _Evaluation(cache(column), size).truth(expression) == TRUE
     return selection
