@@ -178,9 +178,7 @@ class SourceOptions:
     namespace: str | None = option("namespace", instance)
     namespace_v2: str | None = option("namespaceV2", instance)
 
-    view: str | None = unsupported(
-        "view", "messages"
-    )  # for other views than messages, `view_options.py` parses the options
+    view: str | None = unsupported("view", "messages")  # `view_options.py` has the options of other views
     max_time_range_per_trigger: str | None = unsupported("maxTimeRangePerTrigger")
     align_queues_by_timestamp: str | None = unsupported("alignQueuesByTimestamp", "false")
     slow_queue_adjustment: str | None = unsupported("slowQueueAdjustment", "false")
