@@ -74,9 +74,8 @@ class TopicNotExist(RocketSimError):
 
 
 class NoRoute(TopicNotExist):
-    """No name server that answers knows a broker with the topic.  Either the topic was never created, or none of its
-    brokers runs, or the name servers have just started.  NoRoute therefore does not prove that the topic does not
-    exist."""
+    """No name server that answers knows a broker with the topic.  The topic was never created, or none of its brokers
+    runs, or the name servers have just started.  NoRoute therefore does not prove that the topic does not exist."""
 
 
 class NoPermission(RocketSimError):
@@ -163,7 +162,7 @@ class ServiceNotAvailable(BrokerRefused):
 
 
 class SystemBusy(BrokerRefused):
-    """The broker is too busy to take the call now.  The same call may succeed later."""
+    """The broker is too busy to take the call now.  The broker may take the same call later."""
 
     code = 2
 
@@ -185,7 +184,7 @@ class CallTimeout(Unreachable):
 
 
 class NameServerUnavailable(Unreachable):
-    """None of the name servers answered."""
+    """No name server answered."""
 
 
 class BrokerNotExist(RocketSimError):

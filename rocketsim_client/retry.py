@@ -1,14 +1,15 @@
-"""Decides which calls are repeated after an error, and after which pause.  The client, the Spark sink, and the tasks
-and driver of the Spark source all use the table of this module.  Pure: the caller passes the time. docs/spark.md and
-docs/client.md show the same table to users.
+"""Decides which calls are repeated after an error, and after which pause.  Pure: the caller passes the time.  The
+client, the Spark sink, and the tasks and driver of the Spark source all use this table.  Users find the same table in
+docs/spark.md and docs/client.md.
 
-`another`  another member of the broker name is asked at once
-`read`     the same question is asked again a moment later: pulls by a task (pullRetries), bounds, searches and offsets
-           by the driver (the queues wait meanwhile), commits (commitRetries, then the next round)
-`send`     the message is sent again, to another broker name if it may move, else to the same.  RocketMQ 4.9
-           sends again after the same codes (TOPIC_NOT_EXIST, SERVICE_NOT_AVAILABLE, SYSTEM_ERROR, NO_PERMISSION,
-           NO_BUYER_ID, NOT_IN_CURRENT_UNIT).  This client also sends again after 5.x's SYSTEM_BUSY, because a
-           busy broker has stored nothing
+`another`  Another member of the broker name is asked at once.
+`read`     The same question is asked again a moment later.  A task repeats a pull (pullRetries).  The driver repeats
+           calls for bounds, searches and offsets, and the queues wait meanwhile.  A commit is repeated (commitRetries),
+           and then again in the next round.
+`send`     The message is sent again, to another broker name if it may move, or else to the same one.  A send is
+           repeated after the same codes as in RocketMQ 4.9 (TOPIC_NOT_EXIST, SERVICE_NOT_AVAILABLE, SYSTEM_ERROR,
+           NO_PERMISSION, NO_BUYER_ID, NOT_IN_CURRENT_UNIT).  This client also sends again after 5.x's SYSTEM_BUSY,
+           because a busy broker has stored nothing.
 """
 
 import math

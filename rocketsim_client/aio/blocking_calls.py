@@ -37,8 +37,8 @@ class BlockingCalls:
         return await outcome(self.start(call))
 
     def finish(self, timeout_s: float | None = None) -> None:
-        """Blocks until the calls that are under way have ended, at most for `timeout_s`.  Calls that have not begun by
-        the end of that time are not made."""
+        """Blocks until the calls that are under way have ended, at most for `timeout_s`.  Calls that have not begun
+        within `timeout_s` are not made."""
         self._threads.shutdown(wait=False)
         wait(list(self._under_way), timeout_s)
         self._threads.shutdown(wait=False, cancel_futures=True)

@@ -3,8 +3,8 @@ sent.  Pure: it has no lock and no clock.
 
 A batch is sent when it is full.  A batch is also sent when its first message has waited for the linger time, and at
 most one other batch of the lane is unanswered.  If a caller waits for the result (SYNC, ORDERED), a batch is sent as
-soon as no other batch of the lane is unanswered.  These rules make batches grow with the load, because a call costs as
-much as some hundred messages.
+soon as no other batch of the lane is unanswered.  The rules for sending a batch make batches grow with the load,
+because a call costs as much as some hundred messages.
 
 An ordered lane has one unanswered batch at a time, so that neither the network nor a retry can reorder two messages of
 a group.

@@ -241,5 +241,5 @@ class SendAttempts:
 
 
 class _NoMaster(BrokerNotExist):
-    """The route has no master for the broker name.  A send is repeated after this error, like after
+    """The route has no master for the broker name.  A send that fails with this error is repeated, like after
     SERVICE_NOT_AVAILABLE."""

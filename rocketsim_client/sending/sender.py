@@ -125,8 +125,8 @@ class Sender:
         has acknowledged the batch.
 
         If no broker acknowledges the batch, the method completes no future, and raises an error or returns parts that
-        the caller has to send.  If a broker refuses a message of the batch as illegal, the parts are the two halves of
-        the batch, so that the other messages are sent.  If queues of message groups are gone, the parts have other
+        the caller has to send.  If a broker refuses a message of the batch as illegal, returns the two halves of the
+        batch as parts, so that the other messages are sent.  If queues of message groups are gone, the parts have other
         queues, one part for each broker.
         """
         entries = lot.entries

@@ -88,9 +88,9 @@ class _Job(NamedTuple):
 
 
 class Spool:
-    """Opens the directory for this process alone, until `close`.  If that is not possible, raises SpoolUnusable with
-    the reason, and leaves the directory unlocked.  In a forked child the spool has no records and takes none, because
-    it belongs to the parent.  Thread-safe."""
+    """Opens the directory for this process alone, until `close`.  Raises SpoolUnusable with the reason if the directory
+    cannot be opened, and leaves the directory unlocked.  In a forked child the spool has no records and takes none,
+    because it belongs to the parent.  Thread-safe."""
 
     def __init__(
         self, directory: Path, max_bytes: int, *, now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
@@ -404,9 +404,9 @@ class Spool:
 
     def _look_at_files(self) -> None:
         """Refuses further records if a file of the spool is no longer at its path, because SQLite would go on writing
-        to a removed file, which no other process can open.  Replay still sends the records in the files that were
-        removed.  If only the lock file is gone, replay ends, because another process may have opened the same
-        database."""
+        to a removed file, which no other process can open.  Replay still sends the records in the files that are no
+        longer at their paths.  If only the lock file is gone, replay ends, because another process may have opened the
+        same database."""
         if not self.is_parents and not self._refusal and (name := self._file.displaced()):
             self._refuse_from_now_on(
                 f"{name} was deleted, moved or replaced while it was open: nothing more is spooled; make another "

@@ -109,8 +109,8 @@ class Connection:
             raise self._ended() from error
         except OSError as error:
             if self._tls is not None:
-                # The server may have sent a TLS alert with its reason for ending the connection, which the reader
-                # thread raises.
+                # The server may have sent a TLS alert with its reason for ending the connection.  The reader thread
+                # raises the alert as the error.
                 self._wire.shut()
                 self._reader.join(ALERT_S)
             self.fail(BrokerUnavailable(f"{self.address}: not reachable any more ({error})", address=self.address))
@@ -194,7 +194,7 @@ class Connection:
         if not flag & frame.IS_ANSWER:
             return  # the server's own requests need no answer from a client that is in no group
         inbox = self._inboxes.pop(opaque, None)
-        if inbox is not None:  # None: the caller has given up
+        if inbox is not None:  # None if the caller has given up
             inbox.waiting.discard(opaque)
             inbox.put(Answer(opaque, form, head, bytes(body)))
 

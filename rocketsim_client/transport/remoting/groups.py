@@ -34,7 +34,7 @@ def retry_topic_request(group: str) -> Request:
 
 class Groups:
     """Registers groups as the option `registerGroup` says.  `auto` tries to register a group once for each broker, and
-    logs a refusal.  `true` raises a refusal as an error.  `false` registers no group."""
+    logs a refusal.  `true` raises a refusal as an error.  With `false` no group is registered."""
 
     def __init__(self, connections: Connections, register: str) -> None:
         self._connections = connections
