@@ -1,4 +1,4 @@
-"""The live data of pages.  While a view has viewers, one task asks the cluster for the view's data, for all viewers."""
+"""Sends live data to the pages.  While a view has viewers, one task asks the cluster for its data, for all viewers."""
 
 import asyncio
 import json

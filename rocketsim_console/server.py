@@ -11,7 +11,7 @@ from pathlib import Path
 import uvicorn
 from starlette.types import ASGIApp
 
-STOP_S = 2  # the time that open streams have to end
+STOP_S = 2  # the time in which open streams must end at a stop
 
 
 @dataclass(frozen=True, slots=True)

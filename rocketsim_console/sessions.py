@@ -1,4 +1,6 @@
-"""Sessions of browsers that may change something.  The access keys that a user types in are here only, in memory."""
+"""Sessions of browsers that may change something.  Only a session keeps the access keys of its user, and only in
+memory.
+"""
 
 import hmac
 import secrets

@@ -57,7 +57,7 @@ class Watch:
         self.events: deque[Event] = deque(maxlen=EVENTS)
 
     def look(self) -> None:
-        """Asks the name server and all brokers.  Errors become part of the picture."""
+        """Asks the name server and all brokers for their state.  Errors become part of the picture."""
         before, trouble = self.picture, ""
         try:
             registered = self._admin.cluster_list()

@@ -97,7 +97,7 @@ class ServerProcess(local_cluster.ServerProcess):
         return Path(str(self.keys["storePathRootDir"]))
 
     def freeze(self) -> None:
-        """Sends SIGSTOP: the process and its connections stay, but it answers nothing."""
+        """Sends SIGSTOP: the process and its connections stay, but the process answers nothing."""
         self.signal(signal.SIGSTOP)
 
     def thaw(self) -> None:

@@ -1,8 +1,8 @@
 """Configures the processes of Spark in tests and in smoke benchmarks.
 
 `python -m testbed.spark_processes FILE` writes the classes that Spark loads into FILE, a class-data archive of the JVM,
-and prints the options with which JVMs start from it.  A run that starts Spark often needs a quarter less CPU with the
-archive.
+and prints the options with which JVMs start from it.  With the archive, a test run that starts Spark many times needs a
+quarter less CPU.
 """
 
 import os
@@ -16,7 +16,8 @@ SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
 PATIENT = "-Dspark.python.authenticate.socketTimeout=900s -Dspark.network.timeout=900s"
 # Suppresses the JVM's warnings on standard output, for example that a class path is not the archive's.
 QUIET = "-Xlog:disable"
-PYTHON_PROCESSES = Path(__file__).with_name("spark_python")  # has the module that Spark's Python processes import first
+# The folder with the module that Spark's Python processes import first.
+PYTHON_PROCESSES = Path(__file__).with_name("spark_python")
 
 
 def prepare() -> None:

@@ -71,7 +71,7 @@ def bodies(where: Connection, topic: str, **options: Any) -> list[int]:
 
 @pytest.fixture(scope="module", params=VERSIONS)
 def protected(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RocketMQ]:
-    """Access control is on, and TLS possible."""
+    """Yields RocketMQ with access control, whose ports take TLS as well as plaintext."""
     work = tmp_path_factory.mktemp("protected") / "servers"
     with running(work, version=request.param, access=True, tls=DATA) as rocketmq:
         rocketmq.wait_registered()
@@ -134,7 +134,7 @@ def test_tls_is_spoken_and_the_certificate_checked(protected: RocketMQ) -> None:
 
 @pytest.fixture(scope="module", params=[NEWEST, "5.1.4"])
 def mutual(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RocketMQ]:
-    """Clients that speak TLS need a certificate."""
+    """Yields RocketMQ that takes TLS only from clients with a certificate."""
     work = tmp_path_factory.mktemp("mutual") / "servers"
     with running(work, version=request.param, tls=DATA, client_ca=CA) as rocketmq:
         rocketmq.wait_registered()

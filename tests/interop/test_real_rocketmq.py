@@ -1,4 +1,4 @@
-"""A real Apache RocketMQ serves the stores that this project writes: `python -m tests.interop.check` as a test."""
+"""Runs `python -m tests.interop.check` as a test: a real Apache RocketMQ serves the stores that this project writes."""
 
 import shutil
 from hashlib import sha1

@@ -301,7 +301,9 @@ class Broker:
 
     @property
     def leads(self) -> bool:
-        """Returns True if the broker is a master by its configuration or by a promotion.  The broker need not run."""
+        """Returns True if the broker is a master by its configuration or by a promotion, whether or not the broker
+        runs.
+        """
         return self.is_master or self.role_epoch() > 0
 
     def role_epoch(self) -> int:
@@ -343,8 +345,8 @@ class Broker:
 
 
 def what_is_wrong(end: int, flushed: int | None, readable: int | None) -> str:
-    """Compares with the offset that the disk has noted as flushed, and returns why a start should have been refused.
-    Returns an empty text if the start was right.
+    """Compares the log's end with the offset that the disk has noted as flushed, and returns why a start should have
+    been refused.  Returns an empty text if the start was right.
     """
     if flushed is None:
         return ""

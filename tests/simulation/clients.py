@@ -134,8 +134,8 @@ class Clients:
         return f"pull {topic}:{queue} from {offset} at {broker.name}"
 
     def pull_range(self, broker: "Broker", chance: random.Random) -> str:
-        """Pulls a range of every queue.  A range ends at the end of the queue that a client has seen last, or far
-        beyond it.
+        """Pulls a range of every queue.  The range ends at the last end of the queue that a client has seen, or at an
+        offset far beyond that end.
         """
         ranges = []
         for topic, queue in itertools.product(TOPICS, range(QUEUES)):
@@ -174,7 +174,7 @@ class Clients:
         return f"look at {topic} at {broker.name}"
 
     def commit(self, broker: "Broker", chance: random.Random) -> str:
-        """Commits an offset that is not beyond what the group has read."""
+        """Commits the offset up to which the group has read, or a lower one."""
         topic, queue = chance.choice(TOPICS), chance.randrange(QUEUES)
         offset = chance.randint(0, self._next_to_read.get((topic, queue), 0))
         return self.commit_offset(broker, chance.choice(GROUPS), topic, queue, offset)

@@ -279,7 +279,9 @@ class Deliveries:
             self._spawn(broker, consumption_pb2_grpc.ConsumptionStub, work)
 
     def _some(self, chance: random.Random) -> Iterator[Delivery]:
-        """Yields deliveries whose consumer has decided now.  Consumers forget some of their deliveries."""
+        """Chooses some of the kept deliveries, and yields most of them.  The other ones are forgotten, as by a consumer
+        that has died.
+        """
         for _ in range(min(len(self._kept), chance.choice((1, 4, 16)))):
             delivery = self._kept.pop(chance.randrange(len(self._kept)))
             if chance.random() < 0.8:
@@ -320,9 +322,8 @@ class Deliveries:
         self._kept += given
 
     def _break(self, what: str, body: bytes) -> None:
-        if not any(self._world.promoted.values()) and not self._may_lack_a_copy(
-            body
-        ):  # a forced promotion may lose deliveries
+        # A forced promotion may lose deliveries.
+        if not any(self._world.promoted.values()) and not self._may_lack_a_copy(body):
             raise PromiseBroken(what)
 
     def _may_lack_a_copy(self, body: bytes) -> bool:

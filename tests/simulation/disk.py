@@ -1,5 +1,4 @@
-"""A broker's disk in the simulation: `MemoryFiles` that outlive their broker and lose their power when the seed says
-so.
+"""A broker's disk in the simulation, which outlives the broker and loses its power when the seed says so.
 
 Calls of a broker's own threads take time, in which its event loop continues.
 """

@@ -28,7 +28,7 @@ class Position(NamedTuple):
 
 
 class History(NamedTuple):
-    """The epochs in a master's log.  The last epoch is the master's own, and it still grows."""
+    """The epochs in a master's log.  The last epoch is the master's own, which still grows."""
 
     epochs: tuple[Epoch, ...]
 

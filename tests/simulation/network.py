@@ -42,10 +42,10 @@ class Wire:
         self.corruptions = 0  # the number of next large messages in which a bit flips
         self.calls: dict[int, _Connection] = {}
         self.numbers = count(1)
-        self.answered: Callable[[str, str, Any, Any], None] = lambda *_: None  # (host, path, request, response)
-        self.told: Callable[[str, ServerCall, Any], None] = lambda *_: (
-            None
-        )  # called when a server takes a message of a stream
+        # Called with (host, path, request, response) of each answer.
+        self.answered: Callable[[str, str, Any, Any], None] = lambda *_: None
+        # Called when a server takes a message of a stream.
+        self.told: Callable[[str, ServerCall, Any], None] = lambda *_: None
         self.surprises: list[str] = []  # errors of servicers that are no refusals
 
     def cut(self, source: str, target: str) -> None:

@@ -96,8 +96,8 @@ class OperatorChanges:
         self._put(broker, body, message(TOPIC, body, chance.randrange(QUEUES)), accepted=True)
 
     def _send_late(self, broker: "Broker", chance: random.Random) -> None:
-        """Sends a message with a delivery time.  If an operator has deleted the topic and made it again by then, the
-        new topic gets the message.
+        """Sends a message with a delivery time.  If an operator has deleted the topic and made it again before the
+        message is due, the new topic gets the message.
         """
         body = self._body()
         at_ms = broker.clock.now_ms() + chance.choice((50, 400, 1200))

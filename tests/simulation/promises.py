@@ -12,8 +12,8 @@ checks read the disks, and do not ask the code under test.  After an OK, the mes
 
 A broker that must have a message is called a *holder* of this message.  A holder may lose the message by a power loss,
 if it was not on the disk, by damage of the disk, by retention, or when a broker without the message becomes master.  A
-broker without the message may become master only if an operator decided so, or if no holder could be reached.  The loss
-of the message is then *excused*.
+broker without the message may become master only if an operator decided so, or if no holder could be reached.  An
+allowed loss of the message is called *excused*.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 ANSWERED_WITHIN_S = 10.0
-# The time in which a living master hears of a forced promotion, after which answers may still wait 1 s for a slave.
+# The time in which an old master hears of a forced promotion, and in which its last answers wait 1 s for a slave.
 TOLD_WITHIN_S = 2.0
 NOWHERE = 1 << 62
 UNANSWERED = 1 << 16  # the most bytes of log of which no client has been told yet
@@ -226,8 +226,8 @@ class Promises:
         return one
 
     def is_tainted(self, begin: int, end: int) -> bool:
-        """Returns True if the disk of any broker has ever damaged a byte there.  A broker that follows the damaged one
-        may have copied the damage, where there is no checksum.
+        """Returns True if the disk of any broker has ever damaged a byte in this range of the log.  A broker that
+        follows the damaged one may have copied the damage, where there is no checksum.
         """
         return any(first < end and begin < last for first, last, _ in self.tainted)
 
@@ -346,8 +346,8 @@ class Promises:
 
     def _is_left_behind(self, message: Message) -> bool:
         """Returns True if the newest master's history continues without the message, and the master that left the
-        message out was allowed to.  A slave that was away then may still serve the message until it hears of the new
-        master.
+        message out was allowed to.  A slave that was away at that time may still serve the message until it hears of
+        the new master.
         """
         if not self._openings:
             return False
@@ -514,7 +514,7 @@ class Promises:
                 )
 
     def _needed_by(self, broker: Broker, epoch: Epoch) -> dict[int, str]:
-        """Returns the brokers whose records the new master must have: broker id -> reason."""
+        """Returns broker id -> reason, for the brokers whose records the new master must have."""
         world, needed = self._world, {broker.broker_id: "it had it"}
         others = [other for other in world.brokers if other is not broker]
         is_forced = world.promoted.get((epoch, broker.broker_id))

@@ -96,7 +96,7 @@ class QueuePromises:
             if (is_behind and offset > one.queue_offset) or (is_before and offset < one.queue_offset):
                 raise self._broken(
                     f"{message.what} has offset {one.queue_offset} of {queue}, and {other.message.what}, which was "
-                    f"{'there when it was sent' if is_behind else 'sent behind it'}, has {offset}"
+                    f"{'there when it was sent' if is_behind else 'sent after it'}, has {offset}"
                 )
         self._told[queue][one.queue_offset] = _Told(self._world.loop.now, message, number, place)
 

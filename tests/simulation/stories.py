@@ -35,7 +35,7 @@ def cut(world: World, one: str, other: str) -> None:
 
 
 def pair(world: World, messages: int) -> tuple[Broker, Broker]:
-    """Sends so many messages to the master.  Returns the master and its first slave, which follows the master."""
+    """Sends so many messages to a master.  Returns this master and its first slave, which follows the master."""
     master, slave = world.brokers[:2]
     follow(world, slave)
     send(world, master, messages)
@@ -136,8 +136,8 @@ def a_slave_comes_to_a_master_of_the_past(world: World) -> None:
 
 
 def a_slave_is_promoted_while_the_other_one_comes_back_to_the_old_master(world: World) -> None:
-    """Nobody forces the promotion.  Both slaves have lost their master, which is alive, and then the other slave
-    reaches the master again.
+    """An operator promotes a slave without force.  Both slaves have lost their master, which is alive, and then the
+    other slave reaches the master again.
     """
     master, promoted, other = world.brokers
     follow(world, promoted, other)
@@ -155,7 +155,7 @@ def a_slave_is_promoted_while_the_other_one_comes_back_to_the_old_master(world: 
 
 
 def a_slave_is_to_be_promoted_while_the_other_one_follows_the_master(world: World) -> None:
-    """Nobody forces the promotion, and the slave that is to be promoted cannot reach the master."""
+    """An operator tries to promote a slave without force.  The slave cannot reach the master."""
     master, candidate, other = world.brokers
     follow(world, candidate, other)
     send(world, master, 3)
@@ -361,7 +361,7 @@ def be_ahead_for_a_while(world: World, brokers: list[Broker]) -> None:
 
 
 def a_clock_that_was_ahead_is_right_after_a_restart(world: World) -> None:
-    """Store times continue after those in the log, on a promoted slave, too."""
+    """New store times are later than those in the log, also on a promoted slave."""
     master, slave = pair(world, 2)
     world.move_clock(master, 3_600_000)
     world.clients.send(master, random.Random(0), delay=2)

@@ -142,7 +142,7 @@ class Thread:
         self._timer = self.process.call_at(self._loop.now + seconds, self.resume)
 
     def resume(self) -> None:
-        """Lets the thread run until it waits again or ends.  Call this method on the loop."""
+        """Lets the thread run until it waits again or ends.  Call this method only in the event loop."""
         if self._over:
             return
         if self._timer is not None:
@@ -153,7 +153,7 @@ class Thread:
 
     def sleep(self, seconds: float | None) -> None:
         """Returns control to the loop until that many seconds have passed, or until the thread is notified.  Call this
-        method on the thread.
+        method only in this thread.
         """
         if seconds is not None:
             self.wake_in(seconds)

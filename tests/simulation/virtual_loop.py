@@ -109,7 +109,7 @@ class VirtualLoop(_Base):  # type: ignore[misc]
         self._clock_resolution = 1e-9
         self._selector = _Selector(self)
         self._numbers = count()
-        self.kept: list[Any] = []  # tasks of dead processes: they must not be collected while others run
+        self.kept: list[Any] = []  # tasks of dead processes, which must not be collected while others run
         self.faults: list[str] = []
         self.executor: Callable[..., asyncio.Future[Any]] | None = None
         self.set_exception_handler(self._note)

@@ -107,9 +107,8 @@ class World:
         # (epoch, broker) of each promotion, and whether the operator forced it
         self.promoted: dict[tuple[Epoch, int], bool] = {}
         self.promoted_at: dict[tuple[Epoch, int], float] = {}
-        self._noted: set[tuple[int, int]] = (
-            set()
-        )  # (broker, epoch of its role) of the promotions that are noted in `promoted`
+        # (broker, epoch of its role) of the promotions that are noted in `promoted`.
+        self._noted: set[tuple[int, int]] = set()
         self.deleted_topics: set[str] = set()
         self.disturbed_at = 0.0
         self.history: list[str] = []
@@ -268,7 +267,7 @@ class World:
         return not self.wire.cuts and self.wire.delay_s < 0.01 and self.loop.now - self.disturbed_at > QUIET_S
 
     def could_meet(self, broker: Broker, other: Broker) -> bool:
-        """Returns True if a starting master could learn of the other broker before it took writes without it."""
+        """Returns True if a starting master could learn of the other broker before the master took writes alone."""
         early = other.is_up and other.started_at <= broker.started_at + 1.0
         return early and self.disturbed_at < broker.started_at - QUIET_S
 
@@ -547,9 +546,7 @@ class World:
         return f"{broker.name} is restarted, its disk has failed"
 
     def fill(self, chance: random.Random) -> str | None:
-        """Makes another program take the room of a disk, to the last page or the last few, so that a write ends in the
-        middle.
-        """
+        """Lets another program fill a disk to its last page, or almost, so that a write ends in the middle."""
         broker = self._pick(chance, lambda broker: broker.serves)
         if broker is None:
             return None
@@ -711,8 +708,8 @@ class World:
         return f"{broker.name} is restarted as slave of {broker.master_known}"
 
     def demote(self, chance: random.Random) -> str | None:
-        """Starts a master that was replaced as a slave.  Sometimes the slave dies soon after that, which shows records
-        that it should have cut from its log.
+        """Starts a replaced master as a slave.  Sometimes the slave dies soon after that, which shows records that it
+        should have cut from its log.
         """
         broker = self._pick(chance, lambda broker: broker.standing is Standing.FENCED)
         if broker is None:
@@ -926,7 +923,7 @@ def _offsets(node: BrokerNode) -> dict[tuple[str, str, int], OffsetEntry]:
         (group, topic, queue): entry
         for group, topic, queues in node.offsets.everything()
         for queue, entry in queues.items()
-        if entry > NEVER  # an entry that is not higher means the same as no entry
+        if entry > NEVER  # NEVER means the same as no entry
     }
 
 

@@ -1,5 +1,7 @@
-"""The source's interface to the brokers, in memory: it answers correctly by default, and otherwise on request.  Tests
-of the code for Spark's driver and executors use it.
+"""The source's interface to the brokers, in memory.  This cluster answers correctly by default, and otherwise on
+request.
+
+Tests of the code for Spark's driver and executors use this cluster.
 """
 
 import itertools

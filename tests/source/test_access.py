@@ -99,7 +99,7 @@ def test_spark_reads_writes_and_commits_and_nobody_sees_its_secret(
 def test_the_plans_that_spark_keeps_of_reads_and_writes_have_no_secret(
     spark: Any, broker: BrokerThread, tmp_path: Path
 ) -> None:
-    """Spark shows them on its pages and writes them to its event log."""
+    """Spark shows its plans on its pages and writes them to its event log."""
     reached = {"brokers": f"broker-a=0@{broker.node.address}", "topic": "T"}
     keys = {"accessKey": "spark", "secretKey": SECRET}
     spark.createDataFrame([(b"a",)], "body binary").write.format("rocketsim").mode("append").options(

@@ -109,9 +109,8 @@ def test_the_snippets_of_the_documents_run(pair: Bench, snippets: Callable[[str,
     queues = {(row["keys"], row.queueId) for row in pair.batch("copies").collect()}
     assert len(queues) == 3  # all rows with the same key go to one queue
 
-    found["rows"] = pair.stream(
-        "telemetry", startingOffsets="earliest", schemaProfile="kafka"
-    )  # with the columns of Kafka's source
+    # The rows have the columns of Kafka's source.
+    found["rows"] = pair.stream("telemetry", startingOffsets="earliest", schemaProfile="kafka")
     snippets("Copy what Kafka has", "python")
     orders = pair.batch("orders").collect()
     assert {bytes(row.body) for row in orders} == {b"reading %d" % number for number in range(20)}

@@ -57,7 +57,7 @@ def test_spark_finds_the_format_in_a_module_of_the_right_name() -> None:
 
 
 def test_one_sibling_that_fails_to_import_takes_all_formats_with_it(tmp_path: Path) -> None:
-    """Spark behaves so, which is the reason why our own module must never raise an error."""
+    """Spark disables all formats in this case, so our own module must never raise an error."""
     (tmp_path / "pyspark_broken.py").write_text("raise RuntimeError('broken sibling')")
     with pytest.raises(subprocess.CalledProcessError) as failure:
         run(f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{LOOKUP}")

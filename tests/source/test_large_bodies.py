@@ -1,4 +1,4 @@
-"""A body of 128 MiB, the largest that a broker may be configured to take, through Spark's source and sink."""
+"""Sends a body of 128 MiB, the largest that a broker may be configured to take, through Spark's source and sink."""
 
 import os
 import zlib

@@ -63,9 +63,8 @@ class Run:
 
     def _patch(self, patch: pytest.MonkeyPatch) -> None:
         patch.setattr(os, "cpu_count", lambda: self._cores)
-        patch.setattr(
-            "rocketsim_source.planning.splits.RECORDS_WORTH_A_TASK", 100
-        )  # low enough for few rows to become several tasks
+        # Low enough for few rows to become several tasks.
+        patch.setattr("rocketsim_source.planning.splits.RECORDS_WORTH_A_TASK", 100)
         patch.setattr("rocketsim_source.reading.partition_reader.worker_cluster", lambda options: self._cluster)
 
 

@@ -56,7 +56,7 @@ def v2_headers(who: Credentials, client_id: str = "client-1") -> list[tuple[str,
 @asynccontextmanager
 async def v2_stub(node: BrokerNode) -> AsyncIterator[Any]:
     await until(lambda: bool(node.v2_port.address), "the port for RocketMQ 5's clients is open")
-    # The window stays at 64 KiB.  gRPC would otherwise widen it by its measurements, on a busy machine to megabytes.
+    # Without this, gRPC would widen the window of 64 KiB by its own measurements, on a busy machine to megabytes.
     options = [("grpc.use_local_subchannel_pool", 1), ("grpc.http2.bdp_probe", 0)]
     async with grpc.aio.insecure_channel(node.v2_port.address, options=options) as channel:
         yield MessagingServiceStub(channel)

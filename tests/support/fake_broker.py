@@ -25,7 +25,7 @@ STATUS = pb.PullResponse
 
 @dataclass
 class Refuse:
-    """Answers with a RocketMQ code."""
+    """Refuses the call with a RocketMQ code."""
 
     code: int
     status: grpc.StatusCode = grpc.StatusCode.FAILED_PRECONDITION

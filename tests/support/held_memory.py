@@ -1,4 +1,4 @@
-"""Measures the memory that an object holds, so that a test can bound it and needs no name of what holds it."""
+"""Measures the memory that an object holds, so that a test can check a limit without a private name."""
 
 import gc
 import sys

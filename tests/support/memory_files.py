@@ -1,7 +1,7 @@
 """A disk in memory that implements the store's file interface.  A disk in memory can tear writes, fill up, fail and
 lose power.
 
-The disk keeps unsynced changes apart.  `kill` keeps all unsynced changes.  `power_loss` keeps a random choice of them:
+The disk keeps unsynced changes apart.  `kill` keeps all unsynced changes.  `power_loss` keeps a random choice:
 some of the written sectors, any size that a file has had since its last sync, and any of the unsynced names in a
 directory, in no order.  Calls that change something are numbered in order, so that a test can fail or stop the n-th
 one.
@@ -458,9 +458,8 @@ class MemoryFiles(Files):
         self._need_room(path)
         self._directories.add(path)
         if len(path.parts) <= 2:
-            self._durable_directories.add(
-                path
-            )  # counts as synced, because real directories near the root are older than the broker
+            # A directory near the root counts as synced, because real ones are older than the broker.
+            self._durable_directories.add(path)
         else:
             self._pending.append((path.parent, [(path, DIRECTORY)]))
 

@@ -35,7 +35,7 @@ def defined(tree: ast.AST) -> Iterator[str]:
 def members(tree: ast.AST) -> Iterator[str]:
     """Yields the private names of functions, of classes, and of the attributes that objects give themselves.
 
-    An attribute that a test gives to another object is no definition: it replaces one of the product.
+    An attribute that a test gives to another object is no definition, because it replaces an attribute of the product.
     """
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):

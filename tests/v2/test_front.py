@@ -137,9 +137,8 @@ async def test_a_message_keeps_its_producers_address(tmp_path: Path) -> None:
     async with tls_broker(tmp_path) as node, channel(node.v2_port.address) as made:
         assert (await Client(made).send(message())).status.code == d.OK
         peers = [end.transport.get_extra_info("peername") for end in node.v2_port.endpoint.front.ends]
-        (client,) = [
-            peer for peer in peers if isinstance(peer, tuple)
-        ]  # the other peer is the Unix socket behind the front
+        # The other peer is the Unix socket behind the front.
+        (client,) = [peer for peer in peers if isinstance(peer, tuple)]
         (stored,) = [found for found in records_of(node.store) if found.topic == "T"]
         assert record.decode_host(stored.born_host) == client
 
@@ -273,7 +272,8 @@ async def test_another_process_does_not_pass_for_a_client_that_has_left(tmp_path
         assert front.client_of(f"unix-abstract:{name}").startswith("ipv4:127.0.0.2:")
         writer.close()
         await until(lambda: not front.ends, "it has left")
-        assert front.sender_of(f"unix-abstract:{name}").startswith("ipv4:127.0.0.2:")  # for the calls that it has sent
+        # The front still knows the client, for the calls that the client has sent.
+        assert front.sender_of(f"unix-abstract:{name}").startswith("ipv4:127.0.0.2:")
 
         async def send(address: str) -> int:
             policy = Policy.parse("Topic:T", ["Pub"], source_ips=[address])
@@ -602,9 +602,8 @@ async def test_a_connection_that_was_being_taken_at_the_end_breaks_off(monkeypat
     await front.close()
     taken, client = socket.socketpair()
     with client:
-        await loop.connect_accepted_socket(
-            made[0], taken
-        )  # as if the server had accepted the connection before the close
+        # The server may have accepted the connection before the close.
+        await loop.connect_accepted_socket(made[0], taken)
         client.setblocking(False)
         assert await asyncio.wait_for(loop.sock_recv(client, 1), PATIENCE_S) == b""
     await front.close()

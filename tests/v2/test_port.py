@@ -59,9 +59,8 @@ async def test_a_slave_opens_it_when_it_is_promoted_and_the_former_master_closes
         await until(lambda: master.mastership.standing is Standing.FENCED, "the former master is fenced")
         await until(lambda: not master.v2_port.address, "the former master's port is closed")
         assert not listens(port)
-        assert (
-            await telemetry.read() is grpc.aio.EOF
-        )  # the streams of the former master end, so its clients connect again
+        # The streams of the former master end, so its clients connect again.
+        assert await telemetry.read() is grpc.aio.EOF
 
 
 async def test_a_stop_that_meets_a_closing_port_ends_though_grpc_swallows_the_cancellation(
@@ -84,9 +83,8 @@ async def test_a_stop_that_meets_a_closing_port_ends_though_grpc_swallows_the_ca
         node.broker.stopping = True
         node.broker.members_changed.notify()
         await closing.wait()
-        asyncio.get_running_loop().call_later(
-            1.0, stopped.set
-        )  # by then, all background loops of the broker have been cancelled
+        # By then, all background loops of the broker have been cancelled.
+        asyncio.get_running_loop().call_later(1.0, stopped.set)
 
 
 def settings() -> s.TelemetryCommand:
@@ -104,8 +102,8 @@ async def opened(client: Client, client_id: str) -> Any:
 async def test_open_streams_are_bounded_with_and_without_a_front(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: dict[str, Any]
 ) -> None:
-    """Open streams continue.  A stream beyond the limit gets the reason and ends, and can be opened again after another
-    stream has ended.
+    """At the limit, open streams continue.  A stream beyond the limit gets the reason and ends, and can be opened again
+    after another stream has ended.
     """
     monkeypatch.setattr("broker_service.wire.clients.MAX_STREAMS", 2)
     async with running(tmp_path, grpc_server_port=0, **keys) as node, client_of(node) as client:

@@ -493,7 +493,7 @@ async def test_a_push_consumers_zero_means_the_groups_back_off(tmp_path: Path, s
 
 
 async def test_the_dead_letters_get_one_copy_however_often_they_are_asked(tmp_path: Path) -> None:
-    """Clients repeat the call until its answer is OK."""
+    """Clients repeat a move to the dead letters until its answer is OK."""
     async with v2_broker(tmp_path) as (node, client):
         await client.send(message())
         (one,) = await received(client)
@@ -607,9 +607,8 @@ async def test_who_does_not_read_holds_a_bounded_number_of_bytes(
         call = await ReadsLittle(1).receives(node, group=resource("a"))
         refused = await status_of(client, group=resource("b"))
         assert refused.code == d.TOO_MANY_REQUESTS and "bytes of messages yet" in refused.message
-        (one,) = await received(
-            other, group=resource("b"), long_polling_timeout=Duration(seconds=8)
-        )  # it was given back
+        # The message that the first client has not read was given back.
+        (one,) = await received(other, group=resource("b"), long_polling_timeout=Duration(seconds=8))
         assert one.system_properties.delivery_attempt == 1
         await ended(call)
         assert len(await received(client, group=resource("c"))) == 1

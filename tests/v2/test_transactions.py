@@ -683,7 +683,7 @@ async def test_a_repeated_end_waits_for_the_slave_like_the_first_one(tmp_path: P
 
 
 async def test_a_half_message_that_moves_keeps_how_often_and_when_it_was_asked_for(tmp_path: Path) -> None:
-    """A broker that forgot this would count its checks of the transaction from zero again, whenever the log file of the
+    """If a broker forgot its checks of a transaction, it would count them from zero again whenever the log file of the
     half message expires.
     """
     async with v2_broker(tmp_path, **QUIET) as (node, client):
