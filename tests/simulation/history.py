@@ -37,7 +37,7 @@ class History(NamedTuple):
         return cls(broker.live.epochs.epochs.epochs)
 
     def position(self, log_offset: int) -> Position:
-        """Returns the position of that log offset, in the epoch of the byte before it."""
+        """Returns the position at that log offset, with the epoch in which the byte before that offset was written."""
         epoch = [one for one in self.epochs if one.start_offset < log_offset or one is self.epochs[0]][-1]
         return Position(epoch.epoch, epoch.id, log_offset)
 

@@ -48,7 +48,8 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 ANSWERED_WITHIN_S = 10.0
-# The time in which an old master hears of a forced promotion, and in which its last answers wait 1 s for a slave.
+# The longest time in which an old master may answer after a forced promotion.  A living master is told of the
+# promotion, but its last answers may wait 1 s for a slave.
 TOLD_WITHIN_S = 2.0
 NOWHERE = 1 << 62
 UNANSWERED = 1 << 16  # the most bytes of log of which no client has been told yet

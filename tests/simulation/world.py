@@ -634,7 +634,7 @@ class World:
             if not (broker.serves and broker.is_writable and role[1]) or role in self._noted:
                 continue
             self._noted.add(role)
-            # If the broker dies before its log gets a byte in this epoch, only the epoch of its next start remains.
+            # A broker that dies before its log gets a byte in this epoch keeps only the epoch of its next start.
             epoch = next(epoch for epoch in broker.live.epochs.epochs.epochs if epoch.epoch >= role[1])
             self.promoted[epoch, broker.broker_id] = self._force
             self.promoted_at[epoch, broker.broker_id] = self.loop.now

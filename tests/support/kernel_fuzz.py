@@ -219,7 +219,8 @@ def run(count: int, seed: int, compiled: kernels.Kernels) -> int:
             plain = verdict(data, announced), columns(data), located(data), stamped(data, chance)
         assert ours == plain, f"seed {seed}, frame {number}: {data.hex()} {announced}\n{ours}\n{plain}"
         accepted += not isinstance(ours[0], str)
-        exact = np.frombuffer(data, np.uint8).copy()  # has no spare bytes, so a sanitizer notices reads beyond its end
+        # A copy without spare bytes, so that a sanitizer notices reads beyond its end.
+        exact = np.frombuffer(data, np.uint8).copy()
         compiled.walk(exact, None, -1, True)
         compiled.walk(exact, np.array([chance.choice(SIZES), len(exact)], np.int64))
         compiled.locate(exact, chance.choice((0, 1, len(exact) - 91, -1, 2**62)))
