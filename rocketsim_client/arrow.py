@@ -180,8 +180,8 @@ class RecordDecoder:
             yield self._batch(Rows(some, of_some, broker_id, unpacked))
 
     def done(self, rows: int) -> int:
-        """Returns how many records of the last frame come before the selected row `rows`, including those that the
-        filter left out."""
+        """Returns how many records of the last frame come before the selected row with the number `rows`.  The records
+        that the filter left out are counted, too."""
         if self._kept is None:
             return rows
         return int(self._kept[rows]) if rows < len(self._kept) else self._frame_rows

@@ -223,15 +223,15 @@ class Cluster:
         self, topic: str, broker_name: str, broker_id: int, tried: Collection[str] = (), *, only_this: bool = False
     ) -> Member | None:
         """Returns the member of the broker name to ask next, in RocketMQ's order (table D5).  Addresses in `tried` are
-        left out, and unreachable addresses come last.  With `only_this`, only the member with this broker id is
-        returned, or None.
+        left out, and unreachable addresses come last.  With `only_this`, returns the member with the id `broker_id`, or
+        None, but no other member.
 
         Refreshes the route first if no member is found, if the wanted master cannot be chosen, or if an earlier member
         has failed.
         """
         member = self._find(topic, broker_name, broker_id, tried, only_this)
-        # A suggested slave that is not in the route does not refresh the route, because brokers also suggest ids that
-        # do not exist.
+        # The route is not refreshed for a suggested slave that is missing in it, because brokers also suggest broker
+        # ids that do not exist.
         if member is None or (member.broker_id != broker_id and (tried or broker_id == MASTER_ID)):
             self.refresh_after_failure(topic)
             member = self._find(topic, broker_name, broker_id, tried, only_this)
@@ -365,8 +365,8 @@ class Cluster:
         names.
 
         `read_in` has the leader epochs in which the caller has read, and the answer says at which offsets they ended.
-        The answer also counts the range pulls of `group`.  With `closed`, the answer also has those named queues that
-        the topic has no longer, if the broker is new enough for this option.
+        The answer also says how many range pulls `group` has made.  With `closed`, the answer also has those named
+        queues that the topic has no longer, if the broker is new enough for this option.
         """
 
         def call(member: Member) -> dict[int, QueueBounds]:
@@ -416,8 +416,8 @@ class Cluster:
         *,
         zero_for_new_group: bool = False,
     ) -> dict[MessageQueue, int]:
-        """Returns the next offset to read in each queue.  An offset of -1 means that the group has no offset, according
-        to the master.
+        """Returns, for each queue, the offset that is read next.  An offset of -1 means that the group has no offset,
+        according to the master.
 
         While the master does not answer, all slaves are asked, and the newest offset counts, because a SYNC_MASTER
         waits for one slave only.  Slaves that do not answer are left out.  The result leaves out a queue if no slave
@@ -432,13 +432,13 @@ class Cluster:
         target: str = "masterFirst",
         timeout_s: float | None = None,
     ) -> CommitResult:
-        """Commits the next offsets to read.  The result says which broker took the offsets, which brokers have them,
-        and which offsets the queues have now.  A queue that is absent from the result was not committed.  A lower
-        offset changes nothing.  All brokers are tried.  If a broker refused a part, CommitFailed is raised, which has
-        the result.
+        """Commits, for each queue, the offset that is read next.  The result says which broker took the offsets, which
+        brokers have them, and which offsets the queues have now.  A queue that is absent from the result was not
+        committed.  A lower offset changes nothing.  All brokers are tried.  If a broker refused some of the offsets,
+        raises CommitFailed, whose `result` is this result.
 
-        A broker refuses a commit as a whole.  A refused commit is repeated in two halves, so that one bad queue does
-        not keep the other queues from being committed.
+        If a broker refuses one offset of a commit, the broker takes none of the others.  A refused commit is repeated
+        in two halves, so that one bad queue does not keep the other queues from being committed.
         """
         result = group_offsets.commit(self, group, offsets, target, timeout_s or self.timeout_s)
         if result.failures:

@@ -176,5 +176,5 @@ def credentials_of(access_key: str, secret_key: str) -> Credentials | None:
 
 
 def unless(default: float, value_s: float) -> float | None:
-    """Returns None instead of the default time, so that the time of a given Connection is used."""
+    """Returns None if the caller left the time at its default, so that a given Connection keeps its own time."""
     return None if value_s == default else value_s

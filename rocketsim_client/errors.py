@@ -75,7 +75,7 @@ class TopicNotExist(RocketSimError):
 
 class NoRoute(TopicNotExist):
     """No name server that answers knows a broker with the topic.  The topic was never created, or none of its brokers
-    runs, or the name servers have just started.  NoRoute therefore does not prove that the topic does not exist."""
+    runs, or the name servers have just started.  A topic can exist even if NoRoute is raised."""
 
 
 class NoPermission(RocketSimError):

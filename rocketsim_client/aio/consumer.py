@@ -30,9 +30,9 @@ class AsyncConsumer:
                 await consumer.ack(message)
 
     Any number of tasks may iterate, receive and acknowledge.  A receive that is cancelled, for example by
-    `asyncio.timeout`, takes no message.  Messages that arrive wait for the next receive, and `close` gives them back.
-    The thread that asks brokers ends within 15 seconds when no task waits.  Cancelling a task does not cancel its
-    `ack`, `nack` or `extend`.
+    `asyncio.timeout`, takes no message.  Messages that no task waits for are kept for the next receive, and `close`
+    gives back those that no task has acknowledged.  The thread that asks brokers ends within 15 seconds when no task
+    waits.  Cancelling a task does not cancel its `ack`, `nack` or `extend`.
     """
 
     @arguments_of(Consumer.__init__)

@@ -64,7 +64,7 @@ class AsyncTransaction:
 
         def make() -> T:
             if before is not None:
-                wait([before])  # no deadlock, because the previous call began earlier in the same threads
+                wait([before])  # the previous call got its thread first, so this wait cannot block it
             return call()
 
         self._last = started = self._calls.start(make)

@@ -39,8 +39,8 @@ class Routes:
         self._asking, self._asked_aside = threading.Lock(), {}
 
     def close(self) -> None:
-        """Waits for the threads that ask for routes.  The caller has to close the transport first, which ends the calls
-        of these threads."""
+        """Waits for the threads that ask for routes.  The caller has to close the transport first, because that ends
+        the threads' calls."""
         for thread in list(self._asked_aside.values()):
             thread.join()
 
@@ -81,8 +81,8 @@ class Routes:
         return self._known.get(topic)
 
     def _ask_aside(self, ask: Callable[[str], object], topic: str, wait_s: float) -> None:
-        """Runs `ask` in a thread of its own, and returns after `wait_s` at the latest.  Each topic has at most one
-        thread that asks."""
+        """Runs `ask` in a thread of its own, and returns after `wait_s` at the latest.  At most one thread at a time
+        asks for the route of a topic."""
 
         def run() -> None:
             try:
@@ -137,9 +137,9 @@ class Routes:
         return route
 
     def addresses(self, topic: str, broker_name: str) -> Mapping[int, str]:
-        """Returns the addresses of the broker name's members by broker id.  If the topic's route does not have the
-        broker name, the list of all brokers is asked.  The topic may have been deleted on the brokers of that name, or
-        the brokers may have been down a moment ago."""
+        """Returns the addresses of the broker name's members by broker id.  If the topic's route lacks the broker name,
+        uses the name servers' list of all brokers.  A route lacks a broker name, for example, if the topic was deleted
+        at the name's brokers, or if these brokers were down a moment ago."""
         try:
             found = self.route(topic).addresses(broker_name)
         except NoRoute:

@@ -14,8 +14,8 @@ class Suggestions:
     suggestion as it is.
 
     Unlike in RocketMQ, an answer PULL_RETRY_IMMEDIATELY with the same offset sends the next pull to the master, because
-    the slave that answered is behind the offset that this client has read.  This client pauses before it pulls from the
-    master, each time twice as long, until an answer moves the offset.
+    the slave that answered is behind the offset that this client has read.  Before each such pull from the master this
+    client pauses, each time twice as long, until an answer moves the offset.
     """
 
     _broker_ids: dict[MessageQueue, int] = field(default_factory=dict)

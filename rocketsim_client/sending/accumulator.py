@@ -98,7 +98,8 @@ class Accumulator(Generic[E]):
         if lane.open_bytes >= self.batch_bytes or lane.key.kind in ALWAYS_FULL:
             self._close_open(lane)
             began = True
-        # A lane that has its limit of batches under way is looked at again when a batch is done.
+        # If as many batches of the lane as possible are under way, no sender is notified now, but the end of one of
+        # these batches notifies a sender.
         return began and lane.in_flight < self._limit(lane)
 
     def start_alone(self, lane: Lane[E], entry: E, size_bytes: int) -> Batch[E] | None:
@@ -111,7 +112,8 @@ class Accumulator(Generic[E]):
         return Batch(lane, [entry], size_bytes)
 
     def take(self, now: float) -> Batch[E] | None:
-        """Returns the next batch that may be sent, or None.  Within a lane the oldest batch is returned first."""
+        """Returns the next batch that may be sent, or None.  The batches of one lane are returned in the order in which
+        they were filled."""
         for lane in self._lanes.values():
             if lane.in_flight >= self._limit(lane):
                 continue
@@ -124,8 +126,8 @@ class Accumulator(Generic[E]):
         return None
 
     def due_in(self, now: float) -> float | None:
-        """Returns in how many seconds an open batch may be sent even if no batch under way ends before.  Returns None
-        if no open batch is waiting for its linger time."""
+        """Returns in how many seconds the next open batch may be sent, if no batch under way ends earlier.  Returns
+        None if no open batch is waiting for its linger time."""
         dues = [
             self._due(lane)
             for lane in self._lanes.values()
@@ -139,7 +141,7 @@ class Accumulator(Generic[E]):
         self.size_bytes -= batch.size_bytes
         assert lane.in_flight >= 0 and self.size_bytes >= 0
         if not (lane.in_flight or lane.open or lane.full) and len(self._lanes) > 64:
-            self._lanes.pop(lane.key, None)  # lanes of unused topics must not pile up
+            self._lanes.pop(lane.key, None)  # otherwise lanes of topics that are used no more would pile up
 
     def is_empty(self) -> bool:
         return not any(lane.open or lane.full or lane.in_flight for lane in self._lanes.values())

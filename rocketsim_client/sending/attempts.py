@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 # Older brokers have no code for a missing queue, which is recognised by this error text.
 OLDER_BROKERS_WORDS = re.compile(r"queue -?\d+ of topic .*, which has \d+ write queues")
-OLD_ROUTE_PAUSE_S = 0.2  # the pause before an old route is asked for again
+OLD_ROUTE_PAUSE_S = 0.2  # the pause before another attempt, if the name server still gives the old route
 
 
 class SendAttempts:

@@ -99,7 +99,7 @@ def plan_columns(
 
     Without message groups, neighbouring batches go to different brokers, and each batch fills all queues of its broker
     in equal parts.  With message groups, each row goes to the queue of its group.  A row whose group is null or empty
-    goes where it would go without groups.  If the plan may not move, it has one queue, and all rows go to that queue.
+    goes where it would go without groups.  If `plan.may_move` is False, all rows go to the one queue of the plan.
     """
     bodies = _one_array(bodies, pa.binary())
     sizes = _sizes(plan, bodies)

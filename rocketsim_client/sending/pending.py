@@ -25,10 +25,10 @@ os.register_at_fork(after_in_child=_new_lock)
 
 class Pending(Future[Any]):
     """A future that makes its condition (a lock and a queue) only when a thread waits for it.  Most futures never need
-    a condition, because they are asked for the result when they are done, or have a callback.  The future keeps the
-    message until it is done.
+    a condition, because their results are read after they are done, or passed to a callback.  Until a future is done,
+    it keeps the message.
 
-    The lock `_making` keeps one thread from making the condition while a sender finishes the future without it.
+    While a sender finishes a future that has no condition, the lock `_making` keeps other threads from making one.
     """
 
     def __init__(

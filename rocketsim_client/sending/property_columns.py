@@ -22,7 +22,8 @@ _RESERVED = binaries(sorted(name.encode() for name in PROPERTIES))
 
 
 def check_texts(topic: str, columns: Mapping[str, pa.Array | None]) -> None:
-    """Checks columns of property texts, each under the name of its property.  RowIllegal names the first bad row."""
+    """Checks columns of texts.  `columns` maps the name of a property to the column with its values.  RowIllegal names
+    the first bad row."""
     for name, column in columns.items():
         if column is None:
             continue
@@ -107,7 +108,8 @@ def _has_a_later_one(names: pa.BinaryArray, places: Positions) -> Mask:
     codes = names.dictionary_encode(null_encoding="encode")
     rows = np.repeat(np.arange(len(places) - 1), np.diff(places))
     keys = rows * max(1, len(codes.dictionary)) + numpy_of(codes.indices)
-    # `np.unique` finds the first of equal keys, which in reverse order is the last property with its name in a row.
+    # `np.unique` finds the first of equal keys.  The keys are in reverse order, so the key that it finds is the last
+    # one of that name in its row.
     distinct, last = np.unique(keys[::-1], return_index=True)
     if len(distinct) < len(keys):
         found[:] = True

@@ -77,7 +77,7 @@ class PublishTable:
         self._infos.pop(topic, None)
 
     def note_send(self, broker_name: str, began: float, *, failed: bool) -> None:
-        """Notes, for fault avoidance, the end of a send to the broker that began at the time `began`."""
+        """Tells fault avoidance that a send to the broker has ended.  `began` is the time when the send began."""
         if self._faults is not None:
             now = self._clock()
             self._faults.update(broker_name, (now - began) * 1000, now, isolation=failed)

@@ -5,7 +5,8 @@ when a broker has stored it as safely as the producer asks for (`spool_until`).
 
 One thread decides which broker gets which records.  Each broker that has to get records gets a thread of its own, which
 sends some of them and ends, so that a broker that does not answer delays no other broker.  After a failure the broker's
-thread pauses before it ends.  During the pause the broker gets no records, but its records may go to other brokers.
+thread pauses before it ends.  During the pause the broker gets no records, but other brokers can get the records that
+were meant for it.
 
 A broker may have stored records less safely than the producer asks for, for example a SYNC_MASTER without its slave.
 Records that a broker stored less safely than asked for stay in the spool, and are sent again until the broker's status
@@ -45,7 +46,7 @@ class _NotEnough(RocketSimError):
 class Replay:
     """Sends spooled records from the start of the producer until `close`.
 
-    A frame gets one attempt in a round, because a later round sends the same records again.
+    Each frame is sent once.  If the send fails, its records stay in the spool, and a later frame has them again.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class Replay:
         self._enough = frozenset(enough)
         self._rounds = 0
         self._lock = threading.Lock()  # protects the next four fields, which the threads share
-        self._last_status: dict[str, SendStatus] = {}  # broker name -> status, unless it is SEND_OK
+        self._last_status: dict[str, SendStatus] = {}  # broker name -> the last status, if it was not SEND_OK
         self._at_work: dict[str, threading.Thread] = {}  # broker name -> its thread
         self._under_way: set[Lane] = set()
         self._failures: dict[str, tuple[int, str]] = {}  # broker name or topic -> (number of failures, the last error)
@@ -161,8 +162,8 @@ class Replay:
         return True
 
     def _work(self, name: str, parts: Sequence[Queues], lanes: Set[Lane]) -> None:
-        """Sends the oldest records of each part.  After a failure the broker gets nothing for a while, but in that time
-        its records may go to other brokers."""
+        """Sends the oldest records of the lanes in `parts`, each of which has lanes of one topic.  After a failure the
+        broker gets nothing for a while, but other brokers can get the records that were meant for it."""
         stored, failure = self._send_parts(name, parts)
         if failure is None and stored:
             pause_s = 0.0
@@ -181,9 +182,9 @@ class Replay:
         self._spool.wake_replay()
 
     def _send_parts(self, name: str, parts: Sequence[Queues]) -> tuple[bool, Exception | None]:
-        """Returns two values: True if a record has left the spool, and the last failure.  After the failure of one part
-        the other parts are still sent.  Only _NotEnough ends the call, because the broker would answer the other parts
-        in the same way."""
+        """Returns two values: whether a record has left the spool, and the last failure.  If the records of one part
+        cannot be sent, the next part is tried.  Only _NotEnough ends the call, because the broker would not store the
+        records of the next part more safely."""
         stored = False
         failure: Exception | None = None
         for queues in parts:
@@ -203,7 +204,8 @@ class Replay:
         return stored, failure
 
     def _frames(self, name: str, rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
-        """Yields one record at a time while the broker's last status was not good enough, and then whole frames."""
+        """Cuts the rows into frames.  While the broker's last status is not good enough, each frame has only one
+        record."""
         while rows and self._status_of(name) not in self._enough:
             yield rows[:1]
             rows = rows[1:]
@@ -315,8 +317,8 @@ class Replay:
 
 
 def by_broker(lanes: Sequence[Lane], queues: Sequence[MessageQueue]) -> dict[str, dict[Lane, MessageQueue | None]]:
-    """Groups the lanes of one topic, each with its queue, by the broker that has to get their records.  The name ""
-    means any broker."""
+    """Groups the lanes of one topic by the broker that has to get their records, and returns each lane with its queue.
+    The name "" means any broker."""
     found: dict[str, dict[Lane, MessageQueue | None]] = {}
     for lane in lanes:
         queue = lane.queue(queues)
@@ -345,8 +347,8 @@ def _frame_kind(row: Row) -> str:
 
 
 def _waits(row: Row) -> bool:
-    """Returns True if a broker answers this message only when disk and slave have it.  A SEND_OK for a message that
-    does not wait says nothing about disk and slave."""
+    """Returns True if a broker answers this message only when disk and slave have it.  For other messages a SEND_OK
+    says nothing about disk and slave."""
     return b"\x02WAIT\x01false\x02" not in _properties(row)
 
 

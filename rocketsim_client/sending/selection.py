@@ -31,8 +31,9 @@ class RoundRobin:
         return queue
 
     def next_available(self, queues: Sequence[MessageQueue], faults: LatencyFaultTolerance, now: float) -> MessageQueue:
-        """Chooses as RocketMQ 4.9 does with fault avoidance: the next queue of an available broker, or else a queue
-        of one of the better avoided brokers, or else simply the next queue."""
+        """Chooses as RocketMQ 4.9 does with fault avoidance.  The next queue of an available broker is chosen.  If all
+        brokers are avoided, a queue of one of the better brokers is chosen.  If that broker has no queue of the topic,
+        simply the next queue is chosen."""
         for _ in range(len(queues)):
             self.start += 1
             queue = queues[self.start % len(queues)]
@@ -50,8 +51,8 @@ class RoundRobin:
 
 
 def by_group(queues: Sequence[MessageQueue], message_group: str | bytes) -> MessageQueue:
-    """Returns the queue of a message group.  The queue of a group is the same in every process and run, as long as the
-    topic's queues are the same."""
+    """Returns the queue of a message group.  As long as the topic's queues stay the same, every process chooses the
+    same queue for a message group."""
     return queues[group_hash(message_group) % len(queues)]
 
 

@@ -24,7 +24,7 @@ from rocketsim_client.sending.pending import Pending, succeed_all
 from rocketsim_client.sending.publish_info import PublishTable
 
 _MESSAGE_OF_FRAME = re.compile(r"message (\d+) of the frame (.*)", re.S)
-Cuts = Iterable[tuple[OutgoingBatch, Positions]]  # the parts of a batch, each with its rows
+Cuts = Iterable[tuple[OutgoingBatch, Positions]]  # the parts of a batch, each with the numbers of its rows
 
 NEW_ROUTES = 2  # how often an ordered send gets new queues after the topic's queues have changed
 MAY_MOVE = frozenset({Kind.SYNC, Kind.ASYNC, Kind.ONEWAY, Kind.ALONE})
@@ -44,7 +44,7 @@ class Lot(NamedTuple):
         return self._replace(entries=[self.entries[row] for row in rows], msg_ids=ids)
 
     def parts(self, groups: Sequence[Sequence[Pending]]) -> "list[Lot]":
-        """Splits the lot into one lot for each of the groups, and keeps the message ids."""
+        """Returns one lot for each of these groups of the lot's messages.  The messages keep their ids."""
         ids = dict(zip(self.entries, cast(Sequence[str], self.msg_ids), strict=True))
         return [self._replace(entries=group, msg_ids=[ids[entry] for entry in group]) for group in groups]
 
@@ -124,10 +124,10 @@ class Sender:
         """Sends `outgoing`, the batch of the lot's messages, and completes the futures of these messages once a broker
         has acknowledged the batch.
 
-        If no broker acknowledges the batch, the method completes no future, and raises an error or returns parts that
-        the caller has to send.  If a broker refuses a message of the batch as illegal, returns the two halves of the
-        batch as parts, so that the other messages are sent.  If queues of message groups are gone, the parts have other
-        queues, one part for each broker.
+        If no broker acknowledges the batch, the method completes no future, but raises an error, or returns lots that
+        the caller has to send instead.  If a broker refuses a message of the batch as illegal, returns the two halves
+        of the batch, so that the other messages are sent.  If the queue of a message group does not exist any more,
+        gives all messages their queues by the present route, and returns one lot for each broker.
         """
         entries = lot.entries
         by_group = lot.routes and any(entry.by_group for entry in entries)
@@ -153,8 +153,9 @@ class Sender:
         return joined(done, lambda some: self.send_columns(some, kind, deadline, routes - 1))
 
     def attempt_columns(self, outgoing: OutgoingBatch, kind: Kind, deadline: float, routes: int) -> BatchPart | Cuts:
-        """Sends columns, and returns where a broker has stored them.  If queues of message groups are gone, returns the
-        parts to send instead, each with the numbers of its rows."""
+        """Sends columns, and returns where a broker has stored them.  If the queue of a message group does not exist
+        any more, cuts the batch by the topic's present queues instead, and returns the parts, which the caller has to
+        send."""
         split_on = QueueNotExist if routes and outgoing.group_hashes is not None else None
         try:
             return self._send_batch(outgoing, deadline, self._retries[kind], split_on)
@@ -227,8 +228,8 @@ class Sender:
 
 
 def send_all(sender: MessageSender, entries: Sequence[Pending], kind: Kind, deadline: float) -> None:
-    """Sends the accepted messages and completes their futures.  Every error goes to the futures.  An Exception does not
-    end the sending thread, because entries that are accepted later would then wait for ever."""
+    """Sends the accepted messages and completes their futures.  Every error goes to the futures.  An Exception is not
+    raised, because it would end the sending thread, and entries that are accepted later would wait for ever."""
     try:
         if len(entries) == 1 and not _is_columns(entries[0]):
             sender.send_messages(Lot(entries, kind, deadline))
@@ -250,8 +251,8 @@ def send_all(sender: MessageSender, entries: Sequence[Pending], kind: Kind, dead
 
 
 def by_new_route(entries: Sequence[Pending], publish_table: PublishTable) -> list[Sequence[Pending]]:
-    """Gives message groups their queues by the current route.  Returns one group of messages for each broker, in which
-    the messages keep their order."""
+    """Gives message groups their queues by the current route.  Returns, for each broker, a list of its messages in
+    their old order."""
     groups: dict[str, list[Pending]] = {}
     for entry in entries:
         queue = cast(MessageQueue, entry.queue)

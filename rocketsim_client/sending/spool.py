@@ -1,9 +1,9 @@
 """A spool keeps messages on this machine's disk until a broker takes them.
 
 The messages of a spool are in lanes, and a lane is a set of messages that keep their order.  The messages of one
-message group are a lane, whose name is the hash that also chooses their queue.  The messages for one queue that the
-caller named are another lane.  The messages of a topic that may go to any queue form one lane, too, although they need
-no order.
+message group are a lane, whose name is the hash by which their queue is chosen, too.  The messages that the caller
+sends to a named queue are a lane of this queue.  The messages of a topic that may go to any queue are one more lane,
+although they need no order.
 
 The sender puts a message into the spool when no broker has taken it, or when older messages of its lane are still in
 the spool, so that no message overtakes another.  Replay (`replay.py`) takes the oldest records of each lane, and sends

@@ -54,7 +54,8 @@ class Row(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """The waiting records of one lane.  `oldest_ms` is the time when the oldest record was spooled."""
+    """How many records of one lane wait for a broker, and how many bytes they have.  `oldest_ms` is the time when the
+    oldest record was spooled."""
 
     topic: str
     lane: str
@@ -116,8 +117,8 @@ class SpoolFile:
     def displaced(self) -> str:
         """Returns the name of an open file that is no longer at its path, because it or a directory was deleted, moved
         or replaced.  A process that opens the path would not find what this process writes to the displaced file.
-        Returns an empty text if all files are in place.  Returns LOCK only if the files of the database are in place.
-        Any thread may call this method."""
+        Returns an empty text if all files are in place.  If the lock file and the database's file are both gone,
+        returns the name of the database's file.  Any thread may call this method."""
         for path, identity in self._identities.items():
             if identity is None or _identity(path) != identity:
                 return os.path.basename(path)

@@ -35,9 +35,9 @@ NO_BROKER = ""  # the broker name of a message whose queue is chosen later, when
 
 
 class AcceptingTable:
-    """Chooses the queue of an accepted message.  The choice stays open while no broker is known, and always for message
-    groups.  With an open choice all message groups of a topic keep their order in the outbox, even if the route
-    changes, and reach the spool in that order."""
+    """Chooses the queue of an accepted message.  A message with a message group gets its queue only when it is sent,
+    and so does any message while no broker is known.  The messages of a topic that have no queue yet wait in one lane
+    of the outbox, and so keep their order even if the route changes."""
 
     def __init__(self, publish_table: PublishTable, spool: Spool) -> None:
         self._publish_table = publish_table
@@ -103,8 +103,8 @@ class SpoolingSender:
                 self.send_messages(part)
 
     def _attempt(self, lot: Lot, outgoing: OutgoingBatch) -> list[Lot]:
-        """Sends the messages like `Sender.attempt`.  If the messages were accepted without a queue, only gives them
-        queues, and returns parts that the caller has to send."""
+        """Sends the messages like `Sender.attempt`.  If the messages were accepted without a queue, does not send them,
+        but gives them queues, and returns one lot for each broker, which the caller has to send."""
         if cast(MessageQueue, lot.entries[0].queue).broker_name != NO_BROKER:
             return self._sender.attempt(lot, outgoing)
         if not lot.entries[0].by_group:

@@ -114,8 +114,8 @@ class Transaction:
         """Commits the message: readers see it when the call returns.  The status says which brokers have stored the
         commit.  `COMMIT_OK` means that the commit is stored as safely as the broker's role asks for.
         `SLAVE_NOT_AVAILABLE` means that a SYNC_MASTER had no slave.  If the master is lost before a slave has the
-        commit, a broker asks the producer about the transaction again, or the message is lost, too.  A second commit is
-        answered like the first.
+        commit, a broker asks the producer about the transaction again, or the message is lost with the master.  A
+        second commit is answered like the first.
 
         Raises SendFailed if it is not known whether the message is committed.  After a SendFailed the broker asks the
         producer's checker.  Raises NotFound if the transaction is not open any more, because the broker has given it
@@ -198,8 +198,8 @@ class Transactions:
         return prepared
 
     def _answer_for_own(self, topic: str, broker_names: list[str]) -> None:
-        """Answers the questions of all brokers of the topic, because a broker whose answer was lost may have stored
-        the message, too."""
+        """Answers the questions of all brokers of the topic, because each broker that was tried may have stored the
+        message, even if its answer was lost."""
         if self._checker is None:
             return
         try:
@@ -240,7 +240,7 @@ class Transactions:
                 pause_s = SETTLEMENTS.pause_s(failures)
                 if self._clock() + pause_s >= until:
                     raise SendFailed(
-                        f"transaction {transaction_id} of topic {queue.topic!r}: whether it is {word} is not known: "
+                        f"transaction {transaction_id} of topic {queue.topic!r}: it is not known whether it is {word}: "
                         f"{why}; the broker asks a producer about it",
                         attempts=failures,
                         maybe_stored=True,

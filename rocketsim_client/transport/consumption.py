@@ -45,9 +45,9 @@ class Change(NamedTuple):
 
 
 class Settled(NamedTuple):
-    """The answer to acks or to changes of deadlines.  `valid` has a value for each receipt handle, and is True if the
-    handle's delivery was not over.  `status` says which brokers have stored the changes of the valid handles.  `status`
-    is UNSAID if no handle is valid, or if the broker is of an older version.  `again` is True if this broker has stored
+    """The answer to acks or to changes of deadlines.  `valid` has a value for each receipt handle: True if the handle's
+    delivery was not over.  `status` says which brokers have stored the changes of the valid handles.  `status` is
+    UNSAID if no handle is valid, or if the broker is of an older version.  `again` is True if this broker has stored
     the changes, but its disk or slave did not confirm them in time."""
 
     valid: Sequence[bool]
@@ -60,8 +60,8 @@ class ConsumptionCalls(Protocol):
         """Raises ClientClosed if another thread cancels the call through `under_way`."""
 
     def end_polls(self, address: str, call: PopCall, timeout_s: float) -> None:
-        """Makes the broker answer the long polls of this client at once.  A client that cancelled its pop would lose
-        the messages that are on their way."""
+        """Makes the broker answer the long polls of this client at once.  Unlike a cancelled pop, a pop that ends in
+        this way loses no messages that are on their way."""
 
     def ack(
         self, address: str, group: str, topic: str, broker_name: str, handles: Sequence[str], timeout_s: float

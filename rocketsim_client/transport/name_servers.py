@@ -52,8 +52,8 @@ class NameServers:
 
     def change(self, what: str, change: Callable[[str], int]) -> dict[str, int]:
         """Makes a change on every name server, and returns their answers by address.  Raises NameServerUnavailable,
-        which names the servers that made the change, if another one refuses or does not answer.  If none made the
-        change, raises the first refusal itself."""
+        which names the servers that made the change, if another one refuses or does not answer.  If all name servers
+        refuse the change, raises the first refusal itself."""
         changed, refusals = at_once(self._addresses, change)
         if refusals:
             first = next(iter(refusals.values()))

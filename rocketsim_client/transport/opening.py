@@ -20,7 +20,7 @@ DETECTION_PAUSE_S = 1.0  # the pause after no server has answered, before the pr
 
 def open_transport(connection: Connection) -> Transport:
     """Makes the transport for the connection's protocol without asking a server, so that all processes with equal
-    connections use the same protocol.  `protocol=auto` becomes gRPC here."""
+    connections use the same protocol.  A connection with `protocol=auto` gets a transport over gRPC."""
     transport: Transport
     if connection.protocol == "remoting":
         from rocketsim_client.transport.remoting.transport import RemotingTransport

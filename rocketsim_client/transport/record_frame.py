@@ -6,7 +6,7 @@ from rocketsim_proto.records import columnar
 
 from rocketsim_client.transport.sends import Outgoing
 
-_NO_PORT = bytes(4)  # A record is encoded before the connection, and so the client's port, is known.
+_NO_PORT = bytes(4)  # A record is encoded before its connection is chosen, so the client's port is not known yet.
 
 
 def encode(outgoing: Outgoing, born_ipv4: bytes) -> tuple[memoryview, Any]:

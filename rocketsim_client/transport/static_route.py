@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 class StaticRoute:
-    """A transport whose routes come from the broker addresses that the user gave.  All other calls go to the wrapped
-    transport."""
+    """A transport whose routes come from the broker addresses that the user gave.  Calls for anything but routes go to
+    the wrapped transport."""
 
     def __init__(self, transport: Transport, brokers: Brokers) -> None:
         self._transport = transport

@@ -8,8 +8,8 @@ SILENT_FOR_S = 10.0
 
 
 class UnreachableAddresses(dict[str, float]):
-    """Maps each address that did not answer to a time, and until then the address is asked last.  An address may stay
-    in the dict after its time is over.
+    """Maps each address that did not answer to the time until which the address is asked last.  `current` removes
+    addresses whose time is over, so until the next `current` they stay in the dict.
 
     An address that refused the connection is asked last for 1 s.  An address that did not answer in time is asked last
     for 10 s, because each try takes a complete timeout.

@@ -248,7 +248,7 @@ def test_a_commit_without_an_answer_says_that_nothing_is_known(broker: BrokerThr
 
     broker.node.consumption.transactions.end = refuses  # type: ignore[method-assign]
     with producer_of(broker, clock=lambda: passed_s) as producer:
-        with pytest.raises(SendFailed, match="whether it is committed is not known") as caught:
+        with pytest.raises(SendFailed, match="it is not known whether it is committed") as caught:
             with producer.transaction() as transaction:
                 transaction.send(Message("T", b"1"))
         assert caught.value.maybe_stored and list(open_ones(broker)) == [transaction.transaction_id]

@@ -27,8 +27,8 @@ def broker_data(data: ns.BrokerData) -> BrokerData:
 
 
 def acknowledged(answer: pb.SendResponse, queue_ids: Sequence[int], sizes: Sequence[int], address: str) -> Acknowledged:
-    """Works out the offsets of every message.  The offsets of a queue are consecutive in the order of the frame, and
-    the records of an extent (`runs`) lie one after the other in the log."""
+    """Works out the offsets of every message.  The messages that one queue got have consecutive offsets, in the order
+    of the frame.  The records of one extent (in `answer.runs`) lie one after the other in the log."""
     count = len(sizes)
     queues, extents = answer.queues, answer.runs
     if sum([extent.count for extent in extents]) != count or sum([queue.count for queue in queues]) != count:

@@ -187,8 +187,8 @@ class Channels:
         return BrokerRefused(f"{method} at {address}: {kind}", address=address, code=3)
 
     def _drop(self, address: str, stamps: Stamps | None) -> None:
-        """Drops the channel whose certificate files had these stamps when it was opened, so that the next call opens
-        a new channel."""
+        """Drops the address's channel, so that the next call opens a new one.  A channel whose certificate files had
+        other stamps than `stamps` stays, because another thread has opened it meanwhile."""
         with self._lock:
             if self._pems.get(address, (None,))[0] != stamps:
                 return
@@ -209,9 +209,9 @@ class Channels:
         if error.code() == grpc.StatusCode.UNIMPLEMENTED and _rocketmq_code(error) is None:
             return self._unknown_call(address, stub_type, method)
         if error.code() == grpc.StatusCode.UNAVAILABLE and _CLOSED_AT_ONCE.search(error.details() or ""):
-            # With TLS, the reason why TLS fails comes first.  Without TLS, the client first checks whether this is a
-            # server of RocketMQ, which takes plaintext and TLS on one port.  For a server of RocketMQ, the TLS check
-            # would only say that the server speaks TLS.
+            # A client that uses TLS first looks for the reason why TLS fails.  A client without TLS first checks
+            # whether this is a server of RocketMQ, which takes plaintext and TLS on one port, so that looking at TLS
+            # would only show that the server speaks TLS.
             failure = self._tls_failure(address, method) if self._tls is not None else None
             if failure is None and speaks_remoting(address):
                 return BrokerRefused(f"{method} at {address}: {ROCKETMQ}", address=address, code=3)

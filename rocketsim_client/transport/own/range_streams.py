@@ -1,8 +1,8 @@
 """Makes the calls PullRange and Send over plain sockets, if a broker offers them.
 
-An answer over gRPC has the broker's offer, which later calls use.  A call that cannot use the offer goes over gRPC, and
-asks for a new one.  If the new offer is equal to the old one, or if a connection has broken, only gRPC is used with
-that address for a while.
+A broker offers a socket in its answer to a call over gRPC, and later calls use the socket.  A call that cannot use the
+offer goes over gRPC, and asks for a new offer.  If the broker then repeats the offer that could not be used, or if a
+connection has broken, only gRPC is used with that address for a while.
 """
 
 import time
@@ -51,8 +51,8 @@ class RangeStreams:
     def send(
         self, address: str, request: pb.SendRequest, records: bytes | memoryview, timeout_s: float
     ) -> pb.SendResponse | None:
-        """Sends the records and returns the answer.  Returns None, so that the caller uses gRPC, if the broker has
-        offered no stream for the records, or could not get them all.  The broker has stored nothing when None is
+        """Sends the records and returns the answer.  Returns None if the broker has offered no stream for the records,
+        or has not received all of them.  The caller then uses gRPC.  The broker has stored nothing when None is
         returned.  After BrokerUnavailable and CallTimeout it is unknown whether the records are stored."""
         offer = self.offers.usable(address)
         if offer is None or len(records) > offer.max_send_bytes:

@@ -1,4 +1,4 @@
-"""Finds out what kind of server is at an address where a call has failed, for the error."""
+"""Finds out what kind of server is at an address where a call has failed, so that the error can say it."""
 
 from collections.abc import Callable
 from typing import Any

@@ -193,7 +193,7 @@ class StreamCall:
 
     def _limit(self, option: int) -> None:
         """Limits the socket's next read or write to the time that is left until the deadline.  The limit is set as the
-        kernel's timeout.  Python's own timeout would call `poll` before each read, which then returns fewer bytes."""
+        kernel's timeout.  With Python's own timeout, each read would call `poll` first, and return fewer bytes."""
         left = self._deadline - time.monotonic()
         if left <= 0:
             raise self._timed_out()
@@ -202,7 +202,7 @@ class StreamCall:
         self._connected_socket.setsockopt(socket.SOL_SOCKET, option, value)
 
     def _write_all(self, parts: list[memoryview]) -> None:
-        """Writes all parts.  An OSError means that the broker cannot have received all parts."""
+        """Writes all parts.  If an OSError is raised, the broker cannot have received all parts."""
         while parts:
             self._limit(socket.SO_SNDTIMEO)
             try:

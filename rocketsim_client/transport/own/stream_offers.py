@@ -13,7 +13,7 @@ class StreamOffers:
         self._tcp = tcp
         self._offers: dict[str, pb.StreamOffer] = {}
         self._not_until: dict[str, float] = {}
-        self._not_had: dict[str, pb.StreamOffer] = {}  # offers that a call could not use
+        self._not_had: dict[str, pb.StreamOffer] = {}  # address -> the offer that a call could not use
 
     def accepts(self, address: str) -> bool:
         """True if streams may be used with the broker now."""

@@ -294,7 +294,8 @@ def texts(value: Any) -> dict[str, str]:
 
 def changes_of(present: Mapping[str, str], wanted: Mapping[str, str]) -> list[str]:
     """Returns the changes from the present attributes to the wanted ones, in the form that RocketMQ's updateTopic
-    takes.  Attributes that stay are left out, because RocketMQ refuses some of them even with the same value."""
+    takes.  Attributes that do not change are left out, because RocketMQ refuses some attributes even with their present
+    value."""
     removed = [f"-{name}" for name in present if name not in wanted]
     return [*(f"+{name}={value}" for name, value in wanted.items() if present.get(name) != value), *removed]
 

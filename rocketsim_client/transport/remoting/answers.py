@@ -24,7 +24,7 @@ from rocketsim_client.errors import (
 from rocketsim_client.model import GetMessageStatus
 
 _ACL = "AclException|check signature failed|username cannot be null|authoriz|authentic|User:|No accessKey"
-# Some of RocketMQ's codes stand for several errors.  The words in the remark tell these errors apart.
+# Some of RocketMQ's codes stand for several errors, which are told apart by words in the answer's remark.
 _BY_REMARK: tuple[tuple[ResponseCode, re.Pattern[str], type[RocketSimError]], ...] = (
     (ResponseCode.NO_PERMISSION, re.compile(_ACL, re.I), AccessDenied),
     (ResponseCode.SYSTEM_ERROR, re.compile(_ACL, re.I), AccessDenied),

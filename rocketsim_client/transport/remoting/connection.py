@@ -1,8 +1,8 @@
 """One connection to a server: any thread sends requests, and one thread reads answers and passes them to the callers.
 
 A server also sends requests over the connection.  Only a flag in the header tells a server's request from an answer.
-The number of a request is no help, because a server counts its own requests, and may use the number of a request that
-waits here for an answer.
+The number in the header does not help, because the server numbers its own requests, and so a request of the server can
+have the same number as an answer to this client.
 """
 
 import itertools
@@ -200,8 +200,8 @@ class Connection:
 
 
 def _numbers(form: Form, head: bytes) -> tuple[int, int]:
-    """Returns the flag and the request's number (opaque).  The whole header is decoded only if a search of its bytes
-    does not find these values."""
+    """Returns the flag and the request's number (opaque).  The two numbers are searched in the header's bytes, and the
+    whole header is decoded only if the search does not find them."""
     if form is Form.JSON and head.count(b'"flag"') == 1 == head.count(b'"opaque"'):
         flag, opaque = _FLAG.search(head), _OPAQUE.search(head)
         if flag and opaque:

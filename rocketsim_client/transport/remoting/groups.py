@@ -1,8 +1,8 @@
 """Makes a consumer group visible to RocketMQ's tools when the group commits.
 
 `mqadmin consumerProgress` and the dashboard list the groups whose topic `%RETRY%group` exists.  RocketMQ's consumers
-create this retry topic with their first heartbeat.  This client sends no heartbeats, because a heartbeat would make it
-a member of the group, and the group would assign queues to it.
+create the retry topic of their group with their first heartbeat.  This client sends no heartbeats, because a heartbeat
+would make it a member of the group, and the group would assign queues to it.
 """
 
 import logging
@@ -33,8 +33,9 @@ def retry_topic_request(group: str) -> Request:
 
 
 class Groups:
-    """Registers groups as the option `registerGroup` says.  `auto` tries to register a group once for each broker, and
-    logs a refusal.  `true` raises a refusal as an error.  With `false` no group is registered."""
+    """Registers groups as the option `registerGroup` says.  With `auto` each group is registered at each broker in one
+    attempt, and a refusal is only logged.  With `true` a refusal is raised as an error.  With `false` no group is
+    registered."""
 
     def __init__(self, connections: Connections, register: str) -> None:
         self._connections = connections

@@ -10,7 +10,7 @@ class KnownMembers:
 
     def __init__(self) -> None:
         self._members: dict[str, tuple[str, int]] = {}  # address -> broker name, broker id
-        self._queues: dict[tuple[str, str], QueueData] = {}  # (topic, broker name) -> its numbers of queues there
+        self._queues: dict[tuple[str, str], QueueData] = {}  # (topic, broker name) -> the topic's numbers of queues
         self._refuse_reads: set[str] = set()  # addresses of slaves
 
     def learn(self, brokers: list[BrokerData]) -> None:
@@ -34,8 +34,8 @@ class KnownMembers:
         return self._queues.get((topic, self.broker_name(address)))
 
     def note_refused_reads(self, address: str) -> None:
-        """Notes that a slave refuses reads, as 5.x does without `slaveReadEnable`.  Later suggestions to read at this
-        slave are ignored."""
+        """Notes that a slave refuses reads, as a slave of 5.x does without `slaveReadEnable`.  Later suggestions to
+        read at this slave are ignored."""
         self._refuse_reads.add(address)
 
     def suggestion(self, address: str, suggested: int) -> int:

@@ -7,11 +7,11 @@ are in flight at once.
 
 The first pull asks for more than 32 messages, to find out how many the broker returns (the step).  The window begins
 with four pulls.  The window grows while the reader has to wait for answers, and halves when the broker asks for fewer
-pulls.  The window's limits are 32 pulls and 8 MiB of answers.
+pulls.  At most 32 pulls and 8 MiB of answers are in flight.
 
-Answers may come in another order, with fewer messages than asked for, twice, or not at all.  A short answer leaves a
-gap, which is asked for next.  Each offset of [from, until) is returned once, in order, and no pull begins at or after
-`until`.
+Answers may come in another order, with fewer messages than asked for, twice, or not at all.  If an answer has fewer
+messages than asked for, the next pull asks for the rest.  Each offset of [from, until) is returned once, in order, and
+no pull begins at or after `until`.
 
 With a filter the broker leaves messages out, and only an answer says where the next pull begins, so each range has one
 pull in flight, and eight ranges are read at once.
@@ -81,7 +81,7 @@ class _Range(Generic[T]):
     until: int
     ready: dict[int, tuple[Ask, PullReply[T]]] = field(
         default_factory=dict
-    )  # offset of a pull -> the pull, and its answer that has not been returned yet
+    )  # offset of a pull -> the pull and its answer; only answers that were not returned yet
 
 
 class PullWindow(Generic[T]):

@@ -45,7 +45,7 @@ from rocketsim_client.transport.remoting.pull_window import Ask, Piece, PullRepl
 ALL = "*"
 HAS_SUBSCRIPTION = 4  # sysFlag: the request has the subscription, so no heartbeat is needed
 WAITS = 2  # sysFlag: the broker holds the request until a message comes
-LONG_POLL_GRACE_S = 10.0  # a broker checks the pulls that it holds every 5 s
+LONG_POLL_GRACE_S = 10.0  # every 5 s a broker looks whether a pull that it holds is due
 FRAME_AFTER_S = 0.5  # a frame is returned after this time, however small, because Spark waits for frames
 # An overloaded broker drops answers silently, so a pull without an answer is sent again after this time.
 ASKED_AGAIN_AFTER_S = 1.0
@@ -143,7 +143,7 @@ class RemotingReads:
                     last_answer = now = time.monotonic()
                 for opaque, (ask, sent) in list(asked.items()):
                     if now - sent < ASKED_AGAIN_AFTER_S:
-                        break  # the dict is in the order of sending, so all other pulls were sent later
+                        break  # the dict is in the order of sending, so the remaining pulls were sent even later
                     del asked[opaque]
                     window.again(ask)
                 if asks := window.asks():
@@ -337,7 +337,7 @@ class RemotingReads:
             if answer.header.code == ResponseCode.SUCCESS:
                 refuse_kind(topic, body_of(answer.body, address).get("attributes"))
             elif is_worth_asking_again(error_of(answer.header, request.what, address)):
-                continue  # the next call asks again
+                continue  # the next call asks for the settings again
             # A refusal to tell the topic's settings is ignored, because brokers of 4.x and proxies do not know that
             # call, and some users may not make it.
             self._supported.add((address, topic))
@@ -589,7 +589,7 @@ class _Frames:
         self._segment(piece, count, end, reply.status)
 
     def _segment(self, piece: Piece[bytes], count: int, end: int, status: GetMessageStatus) -> None:
-        """Adds a segment, or extends the last one if it is of the same range."""
+        """Adds a segment to the frame, or extends the last segment if that is of the same range."""
         last = self._segments[-1] if self._segments else None
         low, high = piece.reply.min_offset, piece.reply.max_offset
         if (

@@ -95,8 +95,8 @@ class RemotingSends:
         return Acknowledged(status, queue_offsets, [-1] * len(bodies), b"", 0)  # type: ignore[arg-type]
 
     def _check_timers(self, address: str, topic: str, broker_name: str, timeout_s: float) -> None:
-        """Raises NotSupported for a delivery time at a broker of 4.x, which would deliver such a message at once.
-        The broker's version is in its answer to any request."""
+        """Raises NotSupported for a delivery time at a broker of 4.x, which would deliver such a message at once.  The
+        version is in the broker's answer to any request, so a cheap request is sent to find it out."""
         if address not in self._versions:
             fields = {"topic": topic, "queueId": "0", "bname": broker_name}
             request = Request(RequestCode.GET_MAX_OFFSET, f"the version of broker {address}", fields)
@@ -156,8 +156,8 @@ def check(topic: str, body_sizes: Any, properties_sizes: Any) -> None:
 
 def batches(queue_ids: Any, sizes: Any, sys_flags: Any, alone: Any) -> list[Batch]:
     """Cuts the rows of each queue, in order, into batches that keep within a request's limits of rows and bytes.  Rows
-    with different flags, and rows that have to go alone, are in batches of their own.  The cuts are found with numpy,
-    which is fast because few rows begin a batch."""
+    with different flags, and rows that have to go alone, are in batches of their own.  Numpy finds where each batch
+    ends, so the loop makes one step for each batch, and not for each row."""
     found: list[Batch] = []
     for queue_id in np.unique(queue_ids).tolist():
         rows = np.flatnonzero(queue_ids == queue_id)
@@ -200,8 +200,8 @@ def encoded(bodies: Any, properties: Any, flags: Any) -> memoryview:
 
 
 def _alone(given: Any, whole: bytes) -> Any:
-    """Marks the rows that have to be sent alone.  `whole` has the properties of all rows, so one search usually shows
-    that no row has to be sent alone."""
+    """Marks the rows that have to be sent alone.  `whole` has the properties of all rows, so a search in `whole` is
+    usually enough to see that no row has to be sent alone."""
     if not any(name in whole for name in ALONE):
         return np.zeros(len(given), bool)
     rows = (b"\x02" + bytes(one if isinstance(one, bytes) else one.as_py()) for one in given)

@@ -18,8 +18,8 @@ of 5.x.  Brokers refuse a queue that does not exist with code 1, or with code 29
 
 
 def _ordinal(major: int, minor: int, patch: int) -> int:
-    """Returns MQVersion's number of a release.  MQVersion counts a snapshot before each release, and ten releases for
-    each minor version."""
+    """Returns MQVersion's number of a release.  MQVersion has a number for each release and for a snapshot before it,
+    and has numbers for ten releases of each minor version."""
     return 413 + 20 * minor + 2 * patch if major == 5 else 393 - 20 * (9 - minor) + 2 * patch
 
 
