@@ -16,7 +16,7 @@ class ChangedAt(list[str]):
 
 
 class SlavesLeft(dict[int, str]):
-    """The addresses of the slaves that a broker still knows after one was removed, by broker id.  `commit_status` says
+    """The slaves that a broker still knows after one of them was removed: broker id -> address.  `commit_status` says
     which brokers have stored that the slave was removed."""
 
     def __init__(self, addresses: Mapping[int, str], commit_status: CommitStatus) -> None:

@@ -47,8 +47,8 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-# A stream that lasts longer is opened again at the offsets that it has reached, so that a pull waits no longer than
-# this for a dead broker.
+# A stream that lasts longer than this is opened again at the offsets that it has reached, so that a pull does not wait
+# longer for a dead broker.
 STREAM_DEADLINE_S = 10.0
 
 
@@ -333,8 +333,9 @@ class Cluster:
         fresh: bool = False,
         master_only: bool = False,
     ) -> dict[MessageQueue, QueueBounds]:
-        """Returns the first offset and the end of the topic's queues.  Each broker name gets one call, to its master,
-        or to a slave while it has no master.  The result leaves out a queue that its broker does not have."""
+        """Returns the first offset and the end of each queue of the topic.  For each broker name one call is made, to
+        the master, or to a slave while there is no master.  The result leaves out a queue that its broker does not
+        have."""
         wanted = self.queues(topic, fresh=fresh) if queues is None else list(queues)
         found: dict[MessageQueue, QueueBounds] = {}
         for _, broker_name, members in by_broker(wanted):
@@ -365,8 +366,8 @@ class Cluster:
         names.
 
         `read_in` has the leader epochs in which the caller has read, and the answer says at which offsets they ended.
-        The answer also says how many range pulls `group` has made.  With `closed`, the answer also has those named
-        queues that the topic has no longer, if the broker is new enough for this option.
+        The answer also says how many range pulls `group` has made.  With `closed`, the answer also has the queues of
+        `queue_ids` that the topic has no longer, if the broker is new enough for this option.
         """
 
         def call(member: Member) -> dict[int, QueueBounds]:
@@ -419,9 +420,9 @@ class Cluster:
         """Returns, for each queue, the offset that is read next.  An offset of -1 means that the group has no offset,
         according to the master.
 
-        While the master does not answer, all slaves are asked, and the newest offset counts, because a SYNC_MASTER
-        waits for one slave only.  Slaves that do not answer are left out.  The result leaves out a queue if no slave
-        has an offset for it, because the master may have one.
+        While the master does not answer, all slaves are asked, and the newest offset counts.  Some slaves may have
+        older offsets, because a SYNC_MASTER waits for one slave only.  Slaves that do not answer are left out.  The
+        result leaves out a queue if no slave has an offset for it, because the master may have one.
         """
         return group_offsets.committed(self, group, queues, zero_for_new_group=zero_for_new_group)
 
@@ -468,9 +469,9 @@ class Cluster:
         `only_this` is set.  Raises an error after `max_failures` failures without a frame between them.  A range that a
         broker ends early (`Segment.status`) is not asked for again, because only the caller can decide that.
 
-        `read_in` has for each queue the leader epoch of the log when `until_offset` was read (`QueueBounds.log_epoch`).
-        If the epoch in `read_in` ended before `until_offset`, the broker ends the range at the end of the epoch with
-        OFFSET_TRUNCATED, because other messages may have taken the later offsets.
+        `read_in` maps each queue to the leader epoch that the log had when `until_offset` was read
+        (`QueueBounds.log_epoch`).  If the epoch in `read_in` ended before `until_offset`, the broker ends the range at
+        the end of the epoch with OFFSET_TRUNCATED, because other messages may have taken the later offsets.
         """
         expression = TagExpression.parse(expression).text
         progress = RangeProgress(ranges)

@@ -95,11 +95,12 @@ class Connection:
         `protocol` is `grpc` for RocketSim's servers, `remoting` for Apache RocketMQ's, or `auto`, which finds out which
         of them a server speaks.  `program` is a word that operators see before this machine's name in a group's list of
         clients.  Only RocketMQ's servers use the arguments from `security_token` on.  `security_token` belongs to
-        temporary keys of a cloud.  `address_map` (`10.0.0.3:10911=host:20911,10.0.*=host`) says where this machine
-        reaches the addresses that brokers advertise.  `max_pulls_per_second` limits the pulls of this process, and 0
-        means no limit.  `register_group` (`auto`, `true` or `false`) says whether a group becomes visible to RocketMQ's
-        tools when it commits.  `namespace` is the instance of a cloud, which the servers write before each topic and
-        group (`INSTANCE%topic`).  `namespace_v2` is the namespace of RocketMQ 5, which is sent beside the names.
+        temporary keys of a cloud.  `address_map` (`10.0.0.3:10911=host:20911,10.0.*=host`) replaces addresses that
+        brokers advertise by addresses at which this machine reaches them.  `max_pulls_per_second` limits the pulls of
+        this process, and 0 means no limit.  `register_group` (`auto`, `true` or `false`) says whether a group becomes
+        visible to RocketMQ's tools when it commits.  `namespace` is the instance of a cloud, which the servers write
+        before each topic and group (`INSTANCE%topic`).  `namespace_v2` is the namespace of RocketMQ 5, which is sent in
+        a field of its own, and not as a part of names.
         """
         for name, value, words in (("protocol", protocol, PROTOCOLS), ("register_group", register_group, REGISTER)):
             if value not in words:

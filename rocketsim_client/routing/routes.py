@@ -39,8 +39,8 @@ class Routes:
         self._asking, self._asked_aside = threading.Lock(), {}
 
     def close(self) -> None:
-        """Waits for the threads that ask for routes.  The caller has to close the transport first, because that ends
-        the threads' calls."""
+        """Waits for the threads that ask for routes.  The caller has to close the transport first, so that the threads'
+        calls end."""
         for thread in list(self._asked_aside.values()):
             thread.join()
 
@@ -138,8 +138,8 @@ class Routes:
 
     def addresses(self, topic: str, broker_name: str) -> Mapping[int, str]:
         """Returns the addresses of the broker name's members by broker id.  If the topic's route lacks the broker name,
-        uses the name servers' list of all brokers.  A route lacks a broker name, for example, if the topic was deleted
-        at the name's brokers, or if these brokers were down a moment ago."""
+        uses the name servers' list of all brokers.  A route lacks a broker name, for example, if the brokers of this
+        name were down a moment ago, or if the topic was deleted there."""
         try:
             found = self.route(topic).addresses(broker_name)
         except NoRoute:

@@ -1,5 +1,5 @@
-"""Keeps the brokers' suggestions from which broker to pull a queue next, and replaces suggestions that do not help.
-Pure."""
+"""Keeps what brokers suggest: the broker from which a queue is to be pulled next.  Suggestions that do not help are
+replaced.  Pure."""
 
 from dataclasses import dataclass, field
 
@@ -14,8 +14,8 @@ class Suggestions:
     suggestion as it is.
 
     Unlike in RocketMQ, an answer PULL_RETRY_IMMEDIATELY with the same offset sends the next pull to the master, because
-    the slave that answered is behind the offset that this client has read.  Before each such pull from the master this
-    client pauses, each time twice as long, until an answer moves the offset.
+    the slave that answered is behind the offset that this client has read.  The pause before a pull from the master
+    becomes twice as long each time, until an answer moves the offset.
     """
 
     _broker_ids: dict[MessageQueue, int] = field(default_factory=dict)

@@ -163,8 +163,8 @@ def _in_turn(
 
 
 def cut_by_group(batch: OutgoingBatch, queues: Sequence[MessageQueue]) -> Iterator[tuple[OutgoingBatch, Positions]]:
-    """Cuts the batch into one part for each broker that has queues of its message groups.  Yields each part together
-    with the numbers of its rows."""
+    """Cuts the batch into one part for each broker.  Each row goes to the broker that has the queue of the row's
+    message group.  Yields each part together with the numbers of its rows."""
     assert batch.group_hashes is not None
     chosen = batch.group_hashes % len(queues)
     names = np.array([queue.broker_name for queue in queues])

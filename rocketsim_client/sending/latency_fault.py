@@ -33,7 +33,8 @@ class LatencyFaultTolerance:
     _turn: int = 0
 
     def update(self, broker_name: str, latency_ms: float, now: float, *, isolation: bool = False) -> None:
-        """Notes a finished send.  With `isolation` the send has failed, and counts as slow even if it was quick."""
+        """Notes a finished send.  `isolation` means that the send has failed.  A failed send counts as slow even if it
+        was quick."""
         duration = not_available_ms(ISOLATION_LATENCY_MS if isolation else latency_ms)
         self._items[broker_name] = _FaultItem(latency_ms, now + duration / 1000)
 

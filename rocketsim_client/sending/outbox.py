@@ -32,7 +32,7 @@ class Outbox:
         waits_for_room: bool,
     ) -> None:
         """With `waits_for_room`, `accept` waits for space in the buffer without a limit.  Without `waits_for_room`,
-        `accept` waits as long as a send may take."""
+        `accept` waits for space no longer than a send may take."""
         self._options = options
         self._sender = sender
         self._timeout_s = options.timeout_s

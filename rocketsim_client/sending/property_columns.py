@@ -108,8 +108,8 @@ def _has_a_later_one(names: pa.BinaryArray, places: Positions) -> Mask:
     codes = names.dictionary_encode(null_encoding="encode")
     rows = np.repeat(np.arange(len(places) - 1), np.diff(places))
     keys = rows * max(1, len(codes.dictionary)) + numpy_of(codes.indices)
-    # `np.unique` finds the first of equal keys.  The keys are in reverse order, so the key that it finds is the last
-    # one of that name in its row.
+    # The keys are in reverse order, so that `np.unique`, which finds the first of equal keys, finds the last property
+    # of each name in a row.
     distinct, last = np.unique(keys[::-1], return_index=True)
     if len(distinct) < len(keys):
         found[:] = True

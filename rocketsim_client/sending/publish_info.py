@@ -1,8 +1,8 @@
 """Chooses the queue for a message, like RocketMQ's table of TopicPublishInfo.
 
-The queues of a topic are used in turn.  A queue is skipped while the address of its broker is one that recently did not
+The queues of a topic are used in turn.  A queue is skipped while its broker is at an address that recently did not
 answer this client.  With `send_latency_fault_enable`, only fault avoidance (`latency_fault.py`) decides which queues
-are skipped.  If the brokers of all queues are to be skipped, a message still goes to one of them.
+are skipped.  If all brokers would have to be skipped, a message still goes to one of them.
 """
 
 import random

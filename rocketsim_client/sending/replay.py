@@ -97,8 +97,9 @@ class Replay:
             self._spool.end_replay(f"spool {self._spool.directory}: replay has ended: {error!r}")
 
     def _round(self) -> float | None:
-        """Starts a thread for each idle broker that has to get records.  Returns the seconds after which another round
-        starts even if nothing has changed in the spool, or None for no limit."""
+        """Starts a thread for each idle broker that has to get records.  Returns after how many seconds the method has
+        to be called again if the spool does not change before, or None if only a change of the spool can give it more
+        to do."""
         wanted: dict[str, list[Queues]] = {}
         pauses: dict[str, float] = {}
         with self._lock:
@@ -300,8 +301,8 @@ class Replay:
         return queue.broker_name in {other.broker_name for other in queues}
 
     def _settle(self, act: Callable[[], None]) -> None:
-        """Calls `act`, which takes sent records out of the spool, until it succeeds, because a record that stays would
-        be sent again."""
+        """Calls `act` until it succeeds.  `act` takes sent records out of the spool, because a record that stays there
+        would be sent again."""
         failures = 0
         while True:
             try:
@@ -347,8 +348,8 @@ def _frame_kind(row: Row) -> str:
 
 
 def _waits(row: Row) -> bool:
-    """Returns True if a broker answers this message only when disk and slave have it.  For other messages a SEND_OK
-    says nothing about disk and slave."""
+    """Returns True if a broker answers this message only when disk and slave have it.  A SEND_OK for a message with
+    WAIT=false says nothing about disk and slave."""
     return b"\x02WAIT\x01false\x02" not in _properties(row)
 
 

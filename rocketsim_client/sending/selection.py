@@ -1,5 +1,5 @@
-"""Chooses a queue: in turn, or by message group, or away from brokers to avoid.  Pure: chance and time are
-arguments."""
+"""Chooses a queue: the next one in turn, that of a message group, or one whose broker is not to be avoided.  Pure:
+chance and time are arguments."""
 
 import zlib
 from collections.abc import Sequence
@@ -32,8 +32,8 @@ class RoundRobin:
 
     def next_available(self, queues: Sequence[MessageQueue], faults: LatencyFaultTolerance, now: float) -> MessageQueue:
         """Chooses as RocketMQ 4.9 does with fault avoidance.  The next queue of an available broker is chosen.  If all
-        brokers are avoided, a queue of one of the better brokers is chosen.  If that broker has no queue of the topic,
-        simply the next queue is chosen."""
+        brokers are avoided, a queue of one of the better brokers is chosen.  If this better broker has no queue of the
+        topic, simply the next queue is chosen."""
         for _ in range(len(queues)):
             self.start += 1
             queue = queues[self.start % len(queues)]

@@ -44,7 +44,7 @@ class Lot(NamedTuple):
         return self._replace(entries=[self.entries[row] for row in rows], msg_ids=ids)
 
     def parts(self, groups: Sequence[Sequence[Pending]]) -> "list[Lot]":
-        """Returns one lot for each of these groups of the lot's messages.  The messages keep their ids."""
+        """Returns one lot for each list of messages in `groups`.  The messages keep their ids."""
         ids = dict(zip(self.entries, cast(Sequence[str], self.msg_ids), strict=True))
         return [self._replace(entries=group, msg_ids=[ids[entry] for entry in group]) for group in groups]
 
@@ -251,8 +251,8 @@ def send_all(sender: MessageSender, entries: Sequence[Pending], kind: Kind, dead
 
 
 def by_new_route(entries: Sequence[Pending], publish_table: PublishTable) -> list[Sequence[Pending]]:
-    """Gives message groups their queues by the current route.  Returns, for each broker, a list of its messages in
-    their old order."""
+    """Gives message groups their queues by the current route.  Returns, for each broker, a list of the messages for its
+    queues, in their old order."""
     groups: dict[str, list[Pending]] = {}
     for entry in entries:
         queue = cast(MessageQueue, entry.queue)
@@ -318,7 +318,8 @@ def _plain(values: Sequence[int]) -> Sequence[int]:
 
 
 def of_its_row(error: MessageIllegal, outgoing: OutgoingBatch) -> MessageIllegal:
-    """Returns a broker's refusal with the row of the caller's columns, instead of the message's number in the frame."""
+    """Returns a broker's refusal with another text: the number of the message in the frame is replaced by its row in
+    the caller's columns."""
     said = _MESSAGE_OF_FRAME.match(str(error))
     if said is None or outgoing.rows is None or int(said[1]) >= len(outgoing.rows):
         return error

@@ -1,9 +1,8 @@
 """A spool keeps messages on this machine's disk until a broker takes them.
 
-The messages of a spool are in lanes, and a lane is a set of messages that keep their order.  The messages of one
-message group are a lane, whose name is the hash by which their queue is chosen, too.  The messages that the caller
-sends to a named queue are a lane of this queue.  The messages of a topic that may go to any queue are one more lane,
-although they need no order.
+The messages of a spool are in lanes, and a lane is a set of messages that keep their order.  All messages of one
+message group are a lane, which is named by the hash of the group.  All messages for which callers have chosen the same
+queue are a lane.  All messages of a topic that may go to any queue are a lane, too, although they need no order.
 
 The sender puts a message into the spool when no broker has taken it, or when older messages of its lane are still in
 the spool, so that no message overtakes another.  Replay (`replay.py`) takes the oldest records of each lane, and sends
@@ -64,8 +63,8 @@ class Lane(NamedTuple):
         return self.name.startswith("queue:")
 
     def queue(self, queues: Sequence[MessageQueue]) -> MessageQueue | None:
-        """Returns the queue that the lane's records have to go to while the topic has `queues`, or None if they may
-        go to any queue."""
+        """Returns the queue that the lane's records have to go to, or None if the records may go to any queue.
+        `queues` are the present queues of the topic."""
         kind, _, rest = self.name.partition(":")
         if kind == "queue":
             broker_name, _, queue_id = rest.rpartition(":")

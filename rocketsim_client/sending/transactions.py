@@ -89,8 +89,7 @@ class Transaction:
     @property
     def status(self) -> CommitStatus | None:
         """The status of the last `commit` or `rollback`, also of the one at the end of the block.  The status says
-        which brokers have stored the commit or rollback.  The status is None while neither a commit nor a rollback was
-        answered."""
+        which brokers have stored the commit or rollback.  The status is None until a commit or rollback is answered."""
         return self._status
 
     def send(
@@ -119,8 +118,8 @@ class Transaction:
 
         Raises SendFailed if it is not known whether the message is committed.  After a SendFailed the broker asks the
         producer's checker.  Raises NotFound if the transaction is not open any more, because the broker has given it
-        up, its topic was deleted, or it was rolled back.  Raises ClientClosed if the producer was closed before, and
-        the broker will ask another producer.
+        up, its topic was deleted, or it was rolled back.  Raises ClientClosed if the producer was closed before the
+        commit.  After a ClientClosed the broker asks another producer.
         """
         return self._end(commit=True)
 

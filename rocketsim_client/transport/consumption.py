@@ -45,10 +45,10 @@ class Change(NamedTuple):
 
 
 class Settled(NamedTuple):
-    """The answer to acks or to changes of deadlines.  `valid` has a value for each receipt handle: True if the handle's
-    delivery was not over.  `status` says which brokers have stored the changes of the valid handles.  `status` is
-    UNSAID if no handle is valid, or if the broker is of an older version.  `again` is True if this broker has stored
-    the changes, but its disk or slave did not confirm them in time."""
+    """The answer to acks or to changes of deadlines.  `valid` says for each receipt handle whether its delivery was
+    still under way.  `status` says which brokers have stored the changes of the valid handles.  `status` is UNSAID if
+    no handle is valid, or if the broker is of an older version.  `again` is True if this broker has stored the changes,
+    but its disk or slave did not confirm them in time."""
 
     valid: Sequence[bool]
     again: bool

@@ -27,7 +27,7 @@ class PullCall:
     expression: str = "*"
     suspend_timeout_ms: int = 0
     commit_offset: int | None = None
-    read_in: LogEpoch = NO_EPOCH  # the leader epoch in the answer that `queue_offset` comes from
+    read_in: LogEpoch = NO_EPOCH  # the leader epoch that came in the same answer as `queue_offset`
 
 
 @dataclass(slots=True)

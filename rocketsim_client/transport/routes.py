@@ -12,5 +12,5 @@ class RouteCalls(Protocol):
     def topic_list(self, timeout_s: float) -> list[str]: ...
     def cluster_list(self, timeout_s: float) -> list[BrokerData]: ...
     def write_perm(self, broker_name: str, writable: bool, timeout_s: float) -> dict[str, int]:
-        """Changes the write permission of a broker on every name server.  Returns the number of topics that each
-        name server has changed, by its address."""
+        """Changes the write permission of a broker on every name server.  Returns, for the address of each name server,
+        how many topics were changed there."""

@@ -56,8 +56,8 @@ class StaticRoutes:
         self._known: dict[tuple[str, str], QueueData] = {}
 
     def topic_route(self, topic: str, timeout_s: float) -> TopicRoute:
-        """Asks every broker for the topic's queues.  A broker that does not answer keeps the queues of its last
-        answer.  Only a master can say that a topic does not exist, because a slave may not know the topic yet."""
+        """Asks every broker for the topic's queues.  For a broker that does not answer, the queues in its last answer
+        count.  Only a master can say that a topic does not exist, because a slave may not know the topic yet."""
         failure: RocketSimError | None = None
         for name in self._brokers:
             try:

@@ -187,8 +187,8 @@ class Channels:
         return BrokerRefused(f"{method} at {address}: {kind}", address=address, code=3)
 
     def _drop(self, address: str, stamps: Stamps | None) -> None:
-        """Drops the address's channel, so that the next call opens a new one.  A channel whose certificate files had
-        other stamps than `stamps` stays, because another thread has opened it meanwhile."""
+        """Drops the address's channel, so that the next call opens a new one.  A channel that was opened with other
+        certificate files than those of `stamps` stays, because another thread has opened it meanwhile."""
         with self._lock:
             if self._pems.get(address, (None,))[0] != stamps:
                 return

@@ -51,8 +51,8 @@ class RangeStreams:
     def send(
         self, address: str, request: pb.SendRequest, records: bytes | memoryview, timeout_s: float
     ) -> pb.SendResponse | None:
-        """Sends the records and returns the answer.  Returns None if the broker has offered no stream for the records,
-        or has not received all of them.  The caller then uses gRPC.  The broker has stored nothing when None is
+        """Sends the records and returns the answer.  Returns None, so that the caller uses gRPC, if the broker has
+        offered no stream for the records, or has not received all of them.  The broker has stored nothing when None is
         returned.  After BrokerUnavailable and CallTimeout it is unknown whether the records are stored."""
         offer = self.offers.usable(address)
         if offer is None or len(records) > offer.max_send_bytes:

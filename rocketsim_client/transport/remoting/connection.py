@@ -1,8 +1,7 @@
 """One connection to a server: any thread sends requests, and one thread reads answers and passes them to the callers.
 
-A server also sends requests over the connection.  Only a flag in the header tells a server's request from an answer.
-The number in the header does not help, because the server numbers its own requests, and so a request of the server can
-have the same number as an answer to this client.
+A server also sends requests over the connection.  Only a flag in the header tells a server's request from an answer.  A
+request and an answer can have the same number, because server and client both number their own requests.
 """
 
 import itertools

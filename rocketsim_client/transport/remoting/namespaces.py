@@ -39,7 +39,8 @@ NAMES = frozenset({"topic", "topic_name", "group", "group_name"})
 
 
 class Namespace:
-    """Adds an instance to names of topics and groups, and takes it away.  Pure."""
+    """Adds an instance to names of topics and groups that are sent, and removes it from names that are received.
+    Pure."""
 
     def __init__(self, instance: str) -> None:
         self.prefix = f"{instance}%"

@@ -194,9 +194,9 @@ class RemotingReads:
             raise self._pull_refused(Reply(header_of(answer, address), answer.body, address), what, group)
 
     def _pull_refused(self, reply: Reply, what: str, group: str) -> Exception:
-        """Returns the error for a refused pull.  A slave of 5.x that serves no reads says that it is busy.  The refusal
-        of a slave that serves no reads becomes an error that makes the caller ask the master, and later suggestions to
-        read at that slave are ignored."""
+        """Returns the error for a refused pull.  A slave of 5.x that serves no reads says that it is busy.  If the
+        broker is a slave that serves no reads, the error makes the caller ask the master, and later suggestions to read
+        at the slave are ignored."""
         if reply.header.code == ResponseCode.SYSTEM_BUSY and self._members.broker_id(reply.address) != MASTER_ID:
             self._members.note_refused_reads(reply.address)
             return ServiceNotAvailable(
@@ -411,7 +411,7 @@ class RemotingReads:
                 )
                 for queue_id in timestamps
             }
-        # The message that 5.x finds may already be deleted, so the offset is at least the queue's first one.
+        # The message that 5.x finds may already be deleted, so a result below the queue's first offset is raised to it.
         return {queue_id: max(offset, bounds[queue_id][0]) for queue_id, offset in found.items()}
 
     def _bisected(

@@ -179,7 +179,7 @@ def batches(queue_ids: Any, sizes: Any, sys_flags: Any, alone: Any) -> list[Batc
 
 
 def rounds(found: Sequence[Batch]) -> Iterator[list[Batch]]:
-    """Yields the batches that are sent together, which are the next batch of each queue."""
+    """Yields lists of batches that are sent together.  Each list has the next batch of every queue."""
     queues: dict[int, list[Batch]] = {}
     for batch in found:
         queues.setdefault(batch.queue_id, []).append(batch)
