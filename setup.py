@@ -35,8 +35,8 @@ KERNELS.cython_c_in_temp = True  # writes the generated C code into `build`, not
 
 
 class BuildIfPossible(build_ext):
-    """Builds without the compiled module if compiling fails with any error.  Setuptools itself ignores only errors of
-    the compiler.
+    """Builds the package without the compiled module if compiling fails for any reason.  Setuptools' own `build_ext`
+    goes on only after errors of the compiler.
     """
 
     def build_extension(self, extension):

@@ -2,8 +2,8 @@
 
     python examples/transaction.py 127.0.0.1:9876 TopicTest payments.db 7
 
-If the process dies between the two commits, the broker asks the `checker` of the next process, which looks for the
-payment in the database.
+If the process dies after the commit of the database and before that of the message, the broker asks the `checker` of
+the next process, which looks for the payment in the database.
 """
 
 import sqlite3

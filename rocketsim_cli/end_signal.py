@@ -12,9 +12,9 @@ class EndSignal:
     """Remembers that a signal has come after `listen`.  As soon as a signal has come, `sleep` and `check` raise
     KeyboardInterrupt.
 
-    Python's own handler would raise KeyboardInterrupt wherever the program is.  In a destructor or a callback, Python
-    would drop the exception.  While the command stops its processes, a KeyboardInterrupt would leave the other
-    processes running, so EndSignal ignores all signals after the first one.
+    Python's own handler raises KeyboardInterrupt between any two instructions of the main thread.  If these belong to a
+    destructor or a callback, Python drops the exception.  While the command stops its processes, a KeyboardInterrupt
+    would leave the other processes running, so EndSignal ignores all signals after the first one.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class EndSignal:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._came = True
-        for further in NUMBERS:  # SIG_IGN works until the process ends, unlike Python's own handlers
+        for further in NUMBERS:  # unlike a Python handler, SIG_IGN also works while the interpreter shuts down
             signal.signal(further, signal.SIG_IGN)
 
     def check(self) -> None:

@@ -89,7 +89,7 @@ class ServerProcess:
 
     `keys` are the entries of the configuration file.  With `listenPort` 0 the first start takes a free port, and later
     starts keep it.  While the server starts, `sleep` is called between two checks whether the server listens.  An
-    exception of `sleep` ends the start.
+    exception that `sleep` raises ends the start.
     """
 
     module = "broker_service"  # the module that runs as the server, as in `python -m broker_service`
@@ -284,8 +284,8 @@ class LocalCluster:
     ) -> None:
         """`port` is the name server's port.  If `port` is 0, or another process takes the port first, the name server
         uses any free port.  `remoting_port` is the name server's port for RocketMQ's remoting protocol, or -1 for none.
-        While servers start, `sleep` is called between two checks whether they listen.  An exception of `sleep` ends the
-        start.
+        While servers start, `sleep` is called between two checks whether they listen.  An exception that `sleep` raises
+        ends the start.
         """
         self.folder = folder
         self.sleep = sleep

@@ -82,8 +82,8 @@ def produce(
 
 
 def _is_new(producer: "Producer", topic: str) -> bool:
-    """Returns True if the name servers know no broker with the topic.  Other errors are ignored, because the send will
-    raise them again.
+    """Returns True if the name servers know no broker with the topic.  Errors of this request are ignored, because the
+    send will raise them again.
     """
     from rocketsim_client.errors import NoRoute, RocketSimError
 

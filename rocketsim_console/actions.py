@@ -23,8 +23,8 @@ MAX_QUEUES = 1024
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One input of a form.  `value` is the text with which the input begins.  If the field has `choices`, the user
-    picks one of these. `kind` is the type of an HTML input, where `datetime-local` arrives as milliseconds since 1970.
+    """One input of a form.  `value` is the initial text of the input.  If the field has `choices`, the user picks one
+    of these. `kind` is the type of an HTML input, where `datetime-local` arrives as milliseconds since 1970.
     """
 
     name: str
@@ -36,9 +36,9 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """`place` is the page that offers the action: topics, topic, groups, group, or broker.  An action with the place
-    broker is in each row of the overview whose broker has one of these `states`.  `fixed` is the name of the value that
-    the page itself fills in.
+    """`place` is the page that offers the action: topics, topic, groups, group, or broker.  An action for brokers is
+    shown on the overview page, in the row of each broker that is in one of the `states`.  `fixed` is the name of the
+    value that the page itself fills in.
 
     `run` returns a sentence about what was done, or raises an error of the client.
     """

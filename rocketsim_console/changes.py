@@ -1,7 +1,8 @@
-"""The requests with which a browser changes something: which actions exist, running one, and a user's own keys.
+"""Serves the requests of pages that change something: list the actions, run an action, and sign in with a user's own
+keys.
 
-Another site cannot make a browser send such a request.  A session's cookie is only sent from the console's own pages,
-the Origin must be the console's, and each request has its session's token in a header.
+A page of another site cannot send these requests: the browser sends the session's cookie only from the console's own
+pages, the request's Origin must be the console, and the request must have the session's token in a header.
 """
 
 import asyncio

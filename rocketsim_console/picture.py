@@ -74,7 +74,7 @@ class Pair:
 @dataclass(frozen=True, slots=True)
 class Picture:
     """The cluster at one moment.  `trouble` is a sentence if a broker refused the access keys, or if the name server
-    did not answer.  If the name server did not answer, `brokers` are the brokers known before.
+    did not answer.  If the name server did not answer, `brokers` are the brokers of the picture before.
     """
 
     at_ms: int

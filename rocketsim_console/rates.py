@@ -17,7 +17,7 @@ class Rates(Generic[Key]):
         """Returns by key how much each counter has risen per second since the last call.  The rate of a new counter is
         None.
 
-        A counter that has fallen belongs to a process that has restarted, so its rise counts from 0.
+        A counter falls only if its process has restarted.  Its rise is then its value, because the counter began at 0.
         """
         before, since, elapsed_s = self._counters, self._at_s, 0.0
         if since is not None:

@@ -243,8 +243,8 @@ class GroupsView:
 
 
 def _lag(places: list[ConsumeProgress]) -> dict[str, Any]:
-    """Adds up the lag of several queues.  `age_ms` is the longest time since the last consumed message of a queue with
-    a lag was stored, or None if no such queue has a consumed message.
+    """Adds up the lag of several queues.  `age_ms` says how long ago the last consumed message was stored, in the queue
+    with a lag where this is longest ago.  `age_ms` is None if no queue with a lag has a consumed message.
     """
     late = [place.last_timestamp for place in places if place.diff > 0 and place.last_timestamp > 0]
     return {

@@ -34,8 +34,8 @@ class Point:
 
 
 class Watch:
-    """Keeps what `look` has found.  Only one thread at a time may call `look`, while any thread may call the other
-    methods.
+    """Keeps the state of the brokers that `look` has found, for a few minutes.  Only one thread at a time may call
+    `look`, while any thread may call the other methods.
 
     `now_ms` returns the time of day, for events and charts.  `clock` returns seconds, for the time between two calls of
     `look`.

@@ -27,8 +27,8 @@ class PemError(ValueError):
 
 
 class Pem(NamedTuple):
-    """The text of a certificate's files: the certificate, its key and the CAs.  `context` is made of the same files,
-    for connections that do not use gRPC.
+    """The text of a certificate's files: the certificate, its key and the CAs.  `context` is an SSL context made of the
+    same files, for connections that do not use gRPC.
     """
 
     cert: bytes | None

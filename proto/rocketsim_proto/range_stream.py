@@ -17,7 +17,8 @@ Numbers are little-endian.  Requests and answers mean the same as in the gRPC ca
 - NO_ROOM: the broker has done nothing, and the client must use gRPC for this call.
 
 NOT_HERE and NO_ROOM may arrive before the client has written the whole request.  If a connection ends before END, SENT
-or REFUSED, a pull is incomplete, and records that were sent completely may have been stored.
+or REFUSED, the client does not know the outcome: it has only a part of the pulled ranges, or the broker may have stored
+the sent records.
 """
 
 import struct

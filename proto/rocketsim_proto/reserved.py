@@ -11,7 +11,7 @@ OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"  # records that say which transactions 
 DISCARDED_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"  # messages of transactions that were given up
 INTERNAL_PREFIX = "rmq_sys_"  # the prefix of topics in which a broker keeps its own state
 STATE_TOPIC = "rmq_sys_rocketsim_state"  # the state of consumption: pops, acknowledgements, deadlines
-CHANGES_TOPIC = "rmq_sys_rocketsim_changes"  # what operators have changed (if there are several slaves)
+CHANGES_TOPIC = "rmq_sys_rocketsim_changes"  # a record after each change of an operator, if there are several slaves
 TIMER_TOPIC = "rmq_sys_wheel_timer"  # messages with a delivery time wait here
 # System topics, which a broker itself writes to.  Clients may read system topics but not write, change or delete them.
 SYSTEM_TOPICS = frozenset(

@@ -37,8 +37,8 @@ def change_at_masters(
     cluster: str | None,
     change: "Callable[[Admin, str], Mapping[str, TopicConfig | SubscriptionGroupConfig]]",
 ) -> list[dict[str, object]]:
-    """Calls `change` with an admin client and the address of each master.  Returns a row for each broker, which has the
-    new setting and the status that says which brokers have stored the change.
+    """Calls `change` with an admin client and the address of each master.  Returns one row for each broker: the new
+    setting, and the status of the change (which brokers have stored it).
     """
     from rocketsim_client.admin import at_each
 

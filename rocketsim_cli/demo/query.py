@@ -70,7 +70,7 @@ def stderr_to(file: Path) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class WindowRow:
-    """One row of the aggregation: the readings of one kind in one time window, as far as one broker served them."""
+    """One row of the aggregation: the readings of one kind in one time window that Spark read from one broker."""
 
     start: datetime
     kind: str
@@ -185,7 +185,9 @@ class TelemetryQuery:
             return list(self._rows.values())
 
     def ids(self) -> list[str]:
-        """Returns the message ids in the aggregated windows.  A message that was counted twice occurs twice."""
+        """Returns the message ids in the aggregated windows.  A message that the query has counted twice occurs twice
+        in the result.
+        """
         return [msg_id for row in self.rows() for msg_id in row.ids]
 
     def served(self) -> Counter[tuple[str, int]]:

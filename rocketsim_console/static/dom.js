@@ -15,7 +15,7 @@ function filled(element, attributes, children) {
 export const h = (tag, attributes, ...children) => filled(document.createElement(tag), attributes, children);
 export const svg = (tag, attributes, ...children) => filled(document.createElementNS(SVG, tag), attributes, children);
 
-// Replaces what the place shows. An element that has the focus and a `data-key` gives the focus to its successor.
+// Replaces the children of `place`. If the focused child has a `data-key`, the new child with this key gets the focus.
 export function show(place, ...children) {
   const focused = place.contains(document.activeElement) ? document.activeElement.dataset.key : undefined;
   place.replaceChildren(...children.flat(Infinity).filter((child) => child));

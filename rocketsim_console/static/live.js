@@ -1,4 +1,4 @@
-// Asks the console once, or follows a live view of it.
+// Gets data of the console: once, or as a live stream.
 
 export class Refused extends Error {
   constructor(trouble, status) {
@@ -20,8 +20,8 @@ export async function ask(address, values = {}, signal = undefined) {
   return value;
 }
 
-// Calls `shown(value)` for each new value, `refused({error, message})` if the cluster answers with an error, and `state("on")` or
-// `state("off")` when the connection changes. Returns a function that stops following.
+// Calls `shown(value)` for each new value, `refused({error, message})` if the cluster answers with an error, and
+// `state("on")` or `state("off")` when the connection changes. Returns a function that ends the stream.
 export function follow(view, values, shown, refused, state) {
   const source = new EventSource(`/live/${view}${query(values)}`);
   source.addEventListener("view", (event) => { state("on"); shown(JSON.parse(event.data)); });

@@ -46,7 +46,7 @@ class Records:
     wrong.
     """
 
-    _found: Positions  # the places of parts that a compiled function has found
+    _found: Positions  # the positions of bodies, topics and properties, if a compiled function has found them
 
     def __init__(self, data: Bytes, starts: Positions, sizes: Positions) -> None:
         self.data = data
@@ -332,7 +332,7 @@ class Records:
         start = known = size = 0  # rows from `start` to `known`, of `size` bytes together, are in no piece yet
 
         def pieces() -> Iterator[slice]:
-            """Yields the pieces that are full, which is known once there is a row that does not fit any more."""
+            """Yields each piece that is full.  A piece is full once the next row does not fit into it."""
             nonlocal start, size
             if size <= most_bytes:
                 return

@@ -5,8 +5,8 @@ older clients write it, or GZIP, as RocketMQ's proxy writes it.  The first bytes
 Arrow's codecs read the other types, LZ4 frames and ZSTD.
 
 The output is limited to `limits.MAX_BODY_BYTES`.  A limit for the ratio of compression would not help: a few KB of a
-hostile body can expand to gigabytes, but so can an honest body that repeats itself.  All bodies are uncompressed piece
-by piece, so that a hostile body gets no more memory than the limit.
+hostile body can expand to gigabytes, but an honest body that repeats itself can have the same ratio.  All bodies are
+uncompressed piece by piece, so that a hostile body gets no more memory than the limit.
 """
 
 import zlib

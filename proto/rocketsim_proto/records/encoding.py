@@ -153,8 +153,8 @@ def _column(values: npt.ArrayLike, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
 
 
 def _pieces(values: Any) -> Any:
-    """Converts a binary array to (offsets, bytes), which the compiled `encode` takes.  Returns a list of bytes as it
-    is.
+    """Converts a binary array to (offsets, bytes), which the compiled `encode` takes.  A list of bytes is returned
+    unchanged.
     """
     if isinstance(values, list):
         return values

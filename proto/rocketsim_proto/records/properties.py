@@ -192,7 +192,9 @@ class Matrix:
 
 
 def _in_turn(pieces: Bytes, sizes: list[int], count: int) -> pa.BinaryArray:
-    """Makes an array of pieces that lie back to back.  The sizes of the pieces are `sizes`, repeated `count` times."""
+    """Makes an array of pieces that lie back to back.  `sizes` are the sizes of the first pieces, and are repeated
+    `count` times.
+    """
     offsets = np.zeros(count * len(sizes) + 1, np.int32)
     np.cumsum(np.tile(sizes, count), out=offsets[1:])
     return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(pieces)])
@@ -266,7 +268,8 @@ def _table(text: Bytes, bounds: Positions) -> _Table | None:
     kinds, lasts = text[marks], bounds[1:] - 1
     is_open = text[lasts] != _PROPERTY_END if len(text) else np.zeros(count, np.bool_)
     if is_open.any():
-        # RocketMQ 4.9 omits the last separator.  The missing separator is inserted right behind the record.
+        # RocketMQ 4.9 omits the last separator.  A missing separator counts as if it stood right behind the record's
+        # properties.
         lasts = lasts + is_open
         places = np.searchsorted(marks, lasts[is_open])
         marks, kinds = np.insert(marks, places, lasts[is_open]), np.insert(kinds, places, _PROPERTY_END)

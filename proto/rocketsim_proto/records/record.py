@@ -1,4 +1,4 @@
-"""Encodes and decodes one commit-log record, byte for byte as Apache RocketMQ does.  Pure: no I/O, no generated code.
+"""Encodes and decodes one commit-log record, byte for byte as Apache RocketMQ does, without I/O and generated code.
 
     0        4        8         12        16      20             28
     | size   | magic  | bodyCRC | queueId | flag  | queueOffset  | commitLogOffset |

@@ -2,8 +2,9 @@
 
 The module uses two techniques:
 
-- For slices of one size: a "window" is a numpy array with a stride of one byte, whose element i is the `itemsize` bytes
-  from position i on.  Indexing a window with an array of positions reads or writes the slices at the speed of memcpy.
+- For slices of one size: a "window" is a numpy array with a stride of one byte, whose element i is the `itemsize`
+  bytes from position i on.  Indexing such a window with an array of positions reads or writes all slices at the speed
+  of memcpy.
 - For slices of any size: an Arrow `binary_view` array over the buffer describes the slices, and a cast to `binary`
   copies them in C.
 """
@@ -53,8 +54,8 @@ def gather(data: Bytes, starts: Positions, dtype: npt.DTypeLike) -> npt.NDArray[
 def extremes(rows: Bytes) -> tuple[Bytes, Bytes]:
     """Returns the smallest and the largest byte of each column of a table, which must have a row.
 
-    Many rows are first put side by side into longer rows, because numpy processes long rows with vector instructions,
-    and short rows hardly faster than byte by byte.
+    Many short rows are first joined into a few long rows, because numpy uses vector instructions only for long rows,
+    and processes short rows hardly faster than byte by byte.
     """
     return _folded(np.minimum, rows), _folded(np.maximum, rows)
 
