@@ -1373,7 +1373,7 @@ async def test_a_deletion_that_a_full_disk_interrupts_leaves_no_retries(tmp_path
 
 
 def after(call: Callable[..., Any], *, times: int, then: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function that makes `call` the first `times` times, and `then` after that."""
+    """Returns a function that calls `call` for the first `times` calls, and `then` for all later calls."""
     calls = iter([call] * times)
     return lambda *args: next(calls, then)(*args)
 

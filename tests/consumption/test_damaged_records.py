@@ -45,7 +45,7 @@ BODY = (88, b"\0")
 HOSTS = (36, (0x30).to_bytes(4, "big"))  # the flags say that hosts are longer than the record
 BOTH = pytest.mark.parametrize("wrong", [LENGTHS, BODY], ids=["lengths", "body"])
 
-Mend = Callable[..., object]  # mends the damaged store, or the store that it is given, if that was opened since
+Mend = Callable[..., object]  # mends the damaged store, or the store in its argument
 
 
 def damage(store: MessageStore, log_offset: int, wrong: tuple[int, bytes] = LENGTHS) -> Mend:

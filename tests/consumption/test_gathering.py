@@ -39,8 +39,8 @@ async def quiet(one: Consumer) -> None:
 
 
 async def begun(one: Consumer, *calls: Coroutine[Any, Any, Any]) -> list[Task]:
-    """Starts the calls; returns once their changes of the state are pending, because another call came just before
-    them.
+    """Starts the calls, and returns once their changes of the state are pending.  They stay pending for a while because
+    another call came just before them.
     """
     if one.node.groups.get("g") is None:
         one.node.groups.put(SubscriptionGroup("g"), 0)  # creating the group would delay a call
@@ -125,7 +125,7 @@ async def test_a_pop_takes_nothing_that_pending_pops_have_taken(tmp_path: Path) 
 
 
 async def test_acks_keep_their_order_with_pops_and_changes_of_the_deadline(tmp_path: Path) -> None:
-    """An acknowledged message stays acknowledged, whichever of the two calls comes first."""
+    """An acknowledged message stays acknowledged, whether its ack or the change of its deadline comes first."""
     async with consumer(tmp_path) as one:
         await put(one.node, "t", b"a", b"b")
         first, second = (await one.pop()).deliveries

@@ -98,8 +98,8 @@ resolutions = st.sampled_from(Resolution)
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[TransactionChange]:
-    """Draws changes: half messages have rising offsets, and every other change names any of them, or one that does not
-    exist.
+    """Draws changes.  New half messages have rising offsets.  All other changes name half messages by any offsets, even
+    by offsets that no half message has.
     """
     history: list[TransactionChange] = []
     for _ in range(draw(st.integers(0, 40))):

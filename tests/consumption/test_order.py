@@ -674,8 +674,9 @@ def order_info(folder: Path) -> Any:
 
 
 async def test_a_clean_stop_says_what_a_real_rocketmq_has_under_way_in_order(tmp_path: Path) -> None:
-    """The stop writes until when a consumer has each message, how often the message was delivered before, and which
-    messages are acknowledged after one that is not.  Messages that were never delivered are left out.
+    """The stop writes into RocketMQ's file the deadline of each delivery, the number of earlier deliveries of the
+    message, and the messages that were acknowledged before an earlier one.  Messages that were never delivered are left
+    out.
     """
     async with in_order(tmp_path) as one:
         await one.send("a1 b1 a2 b2 c1")
@@ -710,7 +711,7 @@ async def test_a_clean_stop_says_what_a_real_rocketmq_has_under_way_in_order(tmp
 
 
 async def test_one_batch_under_way_in_a_queue_names_its_attempt(tmp_path: Path) -> None:
-    """RocketMQ then gives the same batch to the same attempt, as our broker does."""
+    """A RocketMQ that goes on with this file gives the same batch to the same attempt, as our broker does."""
     async with in_order(tmp_path) as one:
         await one.send("a1 a2")
         await one.take(attempt_id="x")

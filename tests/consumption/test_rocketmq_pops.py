@@ -305,8 +305,8 @@ async def test_a_retry_topic_of_another_group_is_not_read(tmp_path: Path) -> Non
 
 
 async def test_a_group_that_pops_here_already_goes_on_by_itself(tmp_path: Path) -> None:
-    """RocketMQ had used the store in between: the messages that it delivered, and even those acknowledged there, come
-    again.
+    """In between, a RocketMQ broker used the store.  Our broker does not read what that broker did, and delivers its
+    messages again, even the acknowledged ones.
     """
     now_ms = wall_clock_ms()
     with RocketMQStore(tmp_path, now_ms) as rocketmq:
@@ -354,7 +354,7 @@ async def test_a_checkpoint_whose_bytes_have_changed_is_named_and_not_believed(
         rocketmq.send("orders", "o-0", "o-1", "o-2")
         for offset in (0, 1):
             rocketmq.popped("crew", "orders", offset, at=now_ms, invisible=HOUR_MS, waits=False)
-        rocketmq.send("orders", *["o" * 1000] * 100)  # so that a start does not read the checkpoints
+        rocketmq.send("orders", *["o" * 1000] * 100)  # too much for a start to check the checkpoints before it
         rocketmq.offsets = {("crew", "orders"): {0: 3}}
     log = tmp_path / "commitlog" / f"{0:020}"
     data = log.read_bytes()

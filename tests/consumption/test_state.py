@@ -217,8 +217,8 @@ attempt_ids = st.sampled_from(["", "x", "y"])
 
 @st.composite
 def takes_in_order(draw: st.DrawFn) -> TakeInOrder:
-    """Draws pops in order as brokers make them, and others: of two groups, of messages that are taken already, or out
-    of turn.
+    """Draws pops in order: some as brokers make them, and some that no broker makes, for example of messages that are
+    taken already, or of a message before its turn.
     """
     start = draw(offsets)
     steps = st.sampled_from([Step.DELIVERED, Step.DELIVERED, Step.DELIVERED, Step.WAITS, *Step])
@@ -417,8 +417,8 @@ def test_settled_deliveries_are_remembered_for_a_while_with_what_became_of_them(
 
 
 def test_deadlines_of_many_deliveries_in_one_transition_are_noted_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A snapshot can have so many deliveries of one pop, and the heap of deadlines must not be rebuilt for each of
-    them.
+    """A snapshot can have thousands of deliveries of one pop.  The heap of deadlines must not be rebuilt for each of
+    these deliveries.
     """
     made: list[int] = []
     monkeypatch.setattr(heapq, "heapify", lambda heap: made.append(len(heap)))
@@ -518,7 +518,9 @@ def test_nothing_is_left_of_message_groups_that_are_settled() -> None:
 
 
 def test_names_are_in_memory_once_and_what_is_settled_leaves_nothing() -> None:
-    """Brokers have many groups, and most queues of each have no delivery under way."""
+    """A broker has many groups, and most queues of a group have no delivery under way, so these queues must need little
+    memory.
+    """
     state, places = State(), [Place("group", "topic", queue_id) for queue_id in range(3)]
     for place in places:
         for change in (

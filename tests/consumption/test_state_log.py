@@ -120,7 +120,9 @@ def test_garbage_is_collected_after_a_reload_and_not_meanwhile(monkeypatch: pyte
 
 
 def with_a_bad_sector(before_end: int) -> tuple[BadDisk, MessageStore, StateLog]:
-    """Makes a store with a bad sector that many bytes before the end of its log, in a part that no snapshot has yet."""
+    """Makes a store whose log has a bad sector `before_end` bytes before its end.  No snapshot contains that part of
+    the log yet.
+    """
     disk = BadDisk()
     store = store_on(disk)
     log = StateLog(store, SNAPSHOT)
@@ -344,8 +346,8 @@ def test_what_is_read_again_has_what_readers_do_not_see_yet() -> None:
 
 @pytest.mark.parametrize("part", ["entry", "head"])
 def test_a_start_does_not_take_a_damaged_queue_for_a_damaged_log(part: str) -> None:
-    """After a damaged record the log continues where the queue's next entry says, but after a damaged entry nothing
-    says where.
+    """After a damaged record, the queue's next entry says where the next record begins.  After a damaged entry, nothing
+    says where its record is, so the start fails.
     """
     store = store_on(disk := MemoryFiles())
     offsets = append_timers(store, 3)

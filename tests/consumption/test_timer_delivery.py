@@ -479,7 +479,9 @@ HOURS = {"delete_when": ";".join(map(str, range(24))), "file_reserved_time": 1, 
 
 
 async def expire(one: Timed) -> None:
-    """Expires files as often as needed until the moves are known to be on disk."""
+    """Expires log files several times, because a file is deleted only once the messages that were moved out of it are
+    known to be on disk.
+    """
     for _ in range(3):
         await one.node.retention.delete_expired()
         one.node.store.flush()
@@ -599,7 +601,9 @@ async def test_nothing_expires_that_only_unflushed_records_have_moved(tmp_path: 
 
 
 async def test_a_clean_stop_says_where_a_real_rocketmq_goes_on(tmp_path: Path) -> None:
-    """The stop writes RocketMQ's position even if the disk cannot read the message that waits there."""
+    """The stop writes the position at which RocketMQ goes on, even if the disk cannot read the message at this
+    position.
+    """
 
     def unreadable(log_offset: int) -> bytes:
         raise BAD_SECTOR
@@ -629,10 +633,10 @@ async def test_no_file_is_made_without_messages_that_have_waited(tmp_path: Path)
 
 @pytest.mark.parametrize("stopped_before", [False, True])
 async def test_what_a_real_rocketmq_has_delivered_does_not_come_again(tmp_path: Path, stopped_before: bool) -> None:
-    """RocketMQ has put the first three messages into its wheel of timers, and has delivered those that were due in the
-    second before `read until`.
+    """RocketMQ has put the first three messages into its timer wheel, and has delivered the two that were already due.
+    So our broker delivers only the third of them, and the message that is not in the wheel.
 
-    A broker that stops before it has read RocketMQ's position leaves that to its next start.
+    If our broker stops before it has read RocketMQ's position, its next start reads the position.
     """
     async with timed(tmp_path) as one:
         await one.send(b"delivered")

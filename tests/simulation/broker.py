@@ -189,7 +189,7 @@ class Broker:
         self.kill()
 
     def doom(self, calls: int, *, powerless: bool) -> None:
-        """Makes the broker die in the middle of a call to its disk: the call number `calls` from now."""
+        """Makes the broker die in the middle of a call to its disk, which is the call number `calls` from now on."""
         self.disk.stop_at = self.disk.calls + calls
         self._powerless = powerless
 

@@ -103,8 +103,8 @@ class Clients:
     # --- consumers ------------------------------------------------------------------------------------------------
 
     def pull(self, broker: "Broker", chance: random.Random) -> str:
-        """Pulls from the beginning, from the middle or from where the last answer ended.  Some of these pulls may wait
-        at the broker.
+        """Pulls from the beginning, from the middle or from where the last answer ended.  Some pulls let the broker
+        wait for new messages before it answers.
         """
         topic, queue = chance.choice(TOPICS), chance.randrange(QUEUES)
         place = self._place.get((topic, queue), START)

@@ -1,8 +1,8 @@
 """Crash points of whole brokers: before every call that changes a broker's disk, the disk is copied as a kill and as a
 power loss would leave it, and a broker is opened on each copy.
 
-The broker itself continues, so that one run has thousands of crash points.  Each copy must have all messages, committed
-offsets and epochs that the broker has promised by then.  The copy's queues must equal a replay of its log.
+The broker that is copied runs on, so that one run has thousands of crash points.  Each copy must have all messages,
+committed offsets and epochs that the broker has promised by then.  The copy's queues must equal a replay of its log.
 """
 
 from __future__ import annotations

@@ -64,8 +64,8 @@ class Place(NamedTuple):
 
 @dataclass(eq=False)
 class Delivery:
-    """A delivery of a message, as times of the simulation.  No other consumer may get the message from some moment
-    between `began` and `received` until `until` or later.
+    """A delivery of a message, with times of the simulation.  The broker took the message for this consumer between
+    `began` and `received`.  No other consumer may get the message until `until` or later.
     """
 
     group: str
@@ -91,8 +91,8 @@ class Deliveries:
     """The deliveries of a play, and what they promise.
 
     With SYNC_MASTER and SYNC_FLUSH, no fault of the play takes back a final answer.  In other modes a master may lack
-    the end of another master's log, or the end of its own log before its power went.  A master must obey everything
-    that is in its log.
+    the end of another master's log, or the end of its own log before its power went.  A master must act on all changes
+    that are in its log.
     """
 
     def __init__(self, world: "World") -> None:
@@ -279,8 +279,8 @@ class Deliveries:
             self._spawn(broker, consumption_pb2_grpc.ConsumptionStub, work)
 
     def _some(self, chance: random.Random) -> Iterator[Delivery]:
-        """Chooses some of the kept deliveries, and yields most of them.  The other ones are forgotten, as by a consumer
-        that has died.
+        """Takes some deliveries out of the kept ones, and yields most of these.  The rest is never acknowledged, as if
+        its consumer had died.
         """
         for _ in range(min(len(self._kept), chance.choice((1, 4, 16)))):
             delivery = self._kept.pop(chance.randrange(len(self._kept)))
@@ -352,8 +352,9 @@ class Deliveries:
         return any(one.change.may_be_in(history) for one in self._settlements.get(key, ()))
 
     def _waited_behind_another(self, key: tuple[str, bytes], settled_at: float, history: History) -> bool:
-        """Returns True if an acknowledged or moved message may come again, because an earlier message of its order was
-        not acknowledged or moved at that time.  RocketMQ also delivers messages again in this case.
+        """Returns True if a message that was acknowledged or moved at `settled_at` may be delivered again.  It may if
+        an earlier message of its message group was not acknowledged or moved before that time.  RocketMQ also delivers
+        such a message again.
         """
         group, body = key
         earlier = self._before(body, history) if group == IN_ORDER else ()

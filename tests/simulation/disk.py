@@ -46,8 +46,8 @@ class Damage:
 
 
 class Disk(MemoryFiles):
-    """A simulated disk.  `died_in` is the call, and the kind of its file, in the middle of which the broker died.
-    `damages` has all damage that the disk has ever done.
+    """A simulated disk.  If the broker died in the middle of a call, `died_in` is the name of the call and the kind of
+    its file.  `damages` has all damage that the disk has ever done.
     """
 
     def __init__(self, capacity: int = 1 << 40) -> None:

@@ -58,8 +58,8 @@ class History(NamedTuple):
 class Change:
     """A change that a client has asked a master for, and that the master has not refused.
 
-    The change is in the log before `ends_at`, where the log ended when the answer came.  If no answer came, `ends_at`
-    is None.  If `is_safe` is true, no fault of a play takes the change back.
+    `ends_at` is the end of the log when the answer came, so the change is in the log before it.  If no answer came,
+    `ends_at` is None.  If `is_safe` is true, no fault of a play takes the change back.
     """
 
     begins_at: Position

@@ -32,8 +32,8 @@ class LateMessages:
     """The messages with a delivery time, and what their brokers promise.
 
     With SYNC_MASTER and SYNC_FLUSH, no fault of the play takes back an OK.  In other modes a master may lack the end of
-    another master's log, or the end of its own log before its power went.  A master must obey everything that is in its
-    log.
+    another master's log, or the end of its own log before its power went.  A master must act on all changes that are in
+    its log.
     """
 
     def __init__(self, world: "World") -> None:

@@ -160,8 +160,8 @@ class OffsetPromises:
         self._epochs.pop(broker.broker_id, None)
 
     def watch(self) -> None:
-        """Notes which slave follows which master, and whose log was cut.  Offsets beyond the end of a cut log become
-        lower.
+        """Notes which slave follows which master, and whose log was cut.  A broker lowers offsets that are beyond the
+        end of its cut log.
         """
         now = self._world.loop.now
         for broker in self._world.brokers:
@@ -292,9 +292,10 @@ class OffsetPromises:
         """Returns True if a starting master waits for the other broker's offsets (docs/replication.md, Committed
         offsets).
 
-        The master waits for a slave that a name server or its configuration names, and for a slave that has followed it
-        and still knows its address.  The master does not wait for an earlier master that it has replaced, because an
-        earlier master sends its offsets when it is restarted as a slave.
+        The master waits for each slave of which it learns from a name server or from its own configuration.  It also
+        waits for each slave that has followed it before, because that slave still knows the master's address.  The
+        master does not wait for an earlier master that it has replaced, because an earlier master sends its offsets
+        when it is restarted as a slave.
         """
         if other.leads and other.role_epoch() < broker.role_epoch():
             return False
@@ -303,8 +304,8 @@ class OffsetPromises:
         return is_told or self._last_followed.get((other.broker_id, other.run)) == broker.broker_id
 
     def check_all(self, broker: Broker, records: Iterable[Record]) -> None:
-        """Checks that no master has an offset beyond its end, or a generation that was raised at a log position that
-        the master does not have.
+        """Checks that no master has an offset beyond the end of the queue, and that each offset's generation was raised
+        at a position in the master's own log.
         """
         if not broker.is_writable:
             return
@@ -337,13 +338,15 @@ NOTHING = Entry(), (0, 0, 0)
 
 
 def _is_less(one: Standing, other: Standing) -> bool:
-    """Returns True if `other` has an offset that is not lower, on all brokers that have the offset of `one`."""
+    """Returns True if `other` makes `one` superfluous: its offset is not lower, and all brokers that have the offset of
+    `one` also have that of `other`.
+    """
     return one.key == other.key and one.entry <= other.entry and one.holders <= other.holders
 
 
 def _knows(broker: Broker, raised_at: Point) -> bool:
-    """Returns True if the position is in the broker's history, so that the broker has that epoch up to that offset or
-    further.
+    """Returns True if the position is in the broker's history: the broker's log has the position's epoch, up to the
+    position's offset or further.
 
     An epoch that ended without a byte may have been replaced by the next epoch of the same promotion, which has the
     same start.

@@ -1,5 +1,5 @@
-"""An operator deletes a topic and changes groups in the simulated world.  Meanwhile producers send to that topic and
-commit its transactions, and delayed messages for the topic become due.
+"""An operator deletes a topic and changes groups in the simulated world, while producers send to that topic and commit
+its transactions, and delayed messages for the topic become due.
 """
 
 import random
@@ -40,8 +40,8 @@ class Deletion(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """A numbered setting of the group.  If the call of one setting ended before another setting's `asked_at`, the other
-    one is the later of the two.
+    """A numbered setting of the group.  A setting is later than another one if its `asked_at` comes after the end of
+    the other setting's call.
     """
 
     number: int
@@ -53,8 +53,8 @@ class OperatorChanges:
     """What brokers promise about an operator's changes.
 
     If an operator has asked for the deletion of a topic, its earlier messages never appear in a later topic of the same
-    name.  When a SYNC_MASTER has answered COMMIT_OK to a change, the change is on every later master whose log has all
-    bytes that the log had at that time.
+    name.  When a SYNC_MASTER has answered a change with COMMIT_OK, every later master has the change, if its log
+    contains all bytes that the SYNC_MASTER's log had at the time of the answer.
     """
 
     def __init__(self, world: "World") -> None:
@@ -192,7 +192,9 @@ class OperatorChanges:
     # --- promises -------------------------------------------------------------------------------------------------
 
     def watch(self, broker: "Broker") -> None:
-        """Makes the play look at the broker's tombstones at the moment at which the broker reads its table."""
+        """Makes the play check, whenever the broker's table of topics changes, that no record of a deleted topic lies
+        beyond the end offsets that the broker has noted for the topic's queues.
+        """
         run = broker.broker_id, broker.run
         if run in self._watched or not broker.serves:
             return

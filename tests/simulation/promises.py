@@ -227,8 +227,8 @@ class Promises:
         return one
 
     def is_tainted(self, begin: int, end: int) -> bool:
-        """Returns True if the disk of any broker has ever damaged a byte in this range of the log.  A broker that
-        follows the damaged one may have copied the damage, where there is no checksum.
+        """Returns True if the disk of any broker has ever damaged a byte in this range of the log.  A slave of the
+        damaged broker may have copied the damage, if no checksum covers the damaged bytes.
         """
         return any(first < end and begin < last for first, last, _ in self.tainted)
 
@@ -328,7 +328,7 @@ class Promises:
 
     @property
     def _newest_promotion(self) -> tuple[Epoch, int]:
-        """Returns the promotion with the newest epoch, and the last one of several with the same number.
+        """Returns the promotion with the newest epoch, or the last of them if several promotions have that epoch.
 
         A forced promotion does not ask brokers that are away, and one of these may have been promoted before.  The
         newest epoch therefore need not be that of the last promotion.
@@ -346,9 +346,9 @@ class Promises:
         return message.epoch <= newest.epoch and is_other and not self._has(self._world.brokers[by], message)
 
     def _is_left_behind(self, message: Message) -> bool:
-        """Returns True if the newest master's history continues without the message, and the master that left the
-        message out was allowed to.  A slave that was away at that time may still serve the message until it hears of
-        the new master.
+        """Returns True if the newest master's history continues without the message, and the first master without the
+        message was allowed to begin without it.  A slave that was away when that master began may still serve the
+        message until it hears of the new master.
         """
         if not self._openings:
             return False
@@ -409,8 +409,8 @@ class Promises:
         return broker.log(message.begin, message.end, durable=durable) == message.data
 
     def _had(self, broker: Broker, message: Message) -> bool:
-        """Returns True if the broker had the message when its power went, after the broker's acknowledgement and before
-        the master's answer.
+        """Returns True if the broker had the message until it lost its power.  The broker may have acknowledged the
+        message just before, so that the master still answers OK.
         """
         lost_at, log = self._before_power_loss.get(broker.broker_id, (0.0, b""))
         in_time = not self._world.levels.sync_flush and self._world.loop.now - lost_at < ANSWERED_WITHIN_S
@@ -501,8 +501,8 @@ class Promises:
                 )
 
     def _may_write(self, broker: Broker) -> None:
-        """Checks that a broker that answers a send was not replaced by a broker of which it could have heard, at its
-        start or later.
+        """Checks a broker that answers a send: it must not have been replaced by a broker of which it could have heard,
+        at its start or later.
         """
         last = max((number for number, _, _ in epochs_on_disk(broker)), default=0)
         for (promotion, promoted), at in self._world.promoted_at.items():
@@ -646,8 +646,8 @@ class Promises:
                 raise PromiseBroken(f"epoch {epoch} of {broker.name} began at {start} on broker-{first}")
 
     def _was_undone(self, broker: Broker, epoch: int) -> bool:
-        """Returns True if a promotion of this broker failed or died after it had begun an epoch, and the broker took
-        that epoch back before any byte was written in it.
+        """Returns True if the broker has taken this epoch back before any byte was written in it, because its promotion
+        failed or was interrupted.
         """
         starts = [
             (start, began_on)
@@ -679,8 +679,8 @@ class Promises:
 
 
 def _why_not(opening: Opening, message: Message, having: set[int]) -> str:
-    """Returns why a new master must not leave out the message that the brokers in `having` have, or an empty text if it
-    may.
+    """Returns why a new master must have the message, if the brokers in `having` have it.  Returns an empty text if the
+    new master need not have the message.
     """
     reasons = [reason for number, reason in opening.needed.items() if number in having]
     if opening.was_promoted and message.epoch == opening.epoch.epoch:  # two brokers were promoted independently

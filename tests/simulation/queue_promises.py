@@ -36,8 +36,8 @@ class _Told(NamedTuple):
 
 
 class _Deletion(NamedTuple):
-    """A deletion of log files.  The log with these epochs begins at `first` after the deletion, with a record whose
-    store time is `last_ms`.
+    """A deletion of log files.  After the deletion, the log begins at `first`, with a record whose store time is
+    `last_ms`.  `epochs` are the epochs of the log.
     """
 
     first: int
@@ -76,8 +76,8 @@ class QueuePromises:
     def told(self, message: Message, one: Record) -> None:
         """Checks the place of a record of which a producer or consumer is told.
 
-        No other record may be at that place.  The place must come after every record of which any client had been told
-        when this record was sent, and after the records that the same call sent before it.
+        No other record may be at the same place.  The record's place must come after every record of which any client
+        had been told when this record was sent, and after the records that the same call sent before this one.
         """
         queue = one.topic, one.queue_id
         known = self.known(one)
@@ -134,8 +134,8 @@ class QueuePromises:
         """Checks a log that now begins at `first`: only a full disk lets a broker delete records before their retention
         time.
 
-        A slave that starts over begins where its master begins, so records that one broker may delete may be gone from
-        any broker.
+        A slave that starts over begins its log where its master's log begins.  So if one broker may delete records, any
+        broker may lack them.
         """
         was_full = broker.is_full or broker.broker_id in self._was_full
         self._was_full.discard(broker.broker_id)

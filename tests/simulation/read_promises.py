@@ -71,9 +71,8 @@ class ReadPromises:
         }
 
     def _is_told(self, broker: Broker, here: Place, before: Read, status: int, following: int) -> None:
-        """Checks that the broker has what the consumer has read before this place, or tells the consumer that these
-        records are gone.  A master that takes writes must know whether the records are gone, and other brokers need
-        not.
+        """Checks that the broker has the records that the consumer has read before the offset `here`, or tells the
+        consumer that these records are gone.  Only a master that takes writes must know whether the records are gone.
         """
         records = self._queue(broker, here)
         if not before or not records or self._promises.tainted or not _may_compare(broker, here):

@@ -35,7 +35,7 @@ def cut(world: World, one: str, other: str) -> None:
 
 
 def pair(world: World, messages: int) -> tuple[Broker, Broker]:
-    """Sends so many messages to a master.  Returns this master and its first slave, which follows the master."""
+    """Sends `messages` messages to a master.  Returns this master and its first slave, which follows the master."""
     master, slave = world.brokers[:2]
     follow(world, slave)
     send(world, master, messages)
@@ -205,8 +205,8 @@ def a_commit_is_on_one_slave_and_the_other_one_is_asked_first(world: World) -> N
 
 
 def a_slave_that_is_behind_hands_back_an_offset_before_another_one_brings_its_records(world: World) -> None:
-    """A power loss takes the end of the master's log, which a consumer has read.  The consumer commits at the slave
-    that lacks this end, and the returning master reaches this slave first.
+    """A power loss takes the end of the master's log, which a consumer has read.  The consumer commits at a slave that
+    lacks this end of the log, and the returning master reaches that slave first.
     """
     master, behind, ahead = world.brokers
     follow(world, behind, ahead)
@@ -346,8 +346,8 @@ def the_clocks_of_slaves_are_ahead_for_a_while(world: World) -> None:
 
 
 def be_ahead_for_a_while(world: World, brokers: list[Broker]) -> None:
-    """Sets the clocks a hundred days ahead for a minute, in which retention may delete at any hour.  Every log has
-    several files, and no file may be deleted.
+    """Sets the brokers' clocks a hundred days ahead for a minute.  Every log has several files, and retention may
+    delete files at any hour, but must not delete any file meanwhile.
     """
     follow(world, *world.brokers[1:])
     assert all(broker.live.store.end_offset > 2 * LOG_FILE for broker in world.brokers)
@@ -465,7 +465,7 @@ def a_master_loses_a_bit_of_what_its_slave_does_not_have(world: World) -> None:
 
 
 def a_slave_receives_more_while_it_syncs(world: World) -> None:
-    """In this mode, an OK means that the slave has synced the message."""
+    """With SYNC_MASTER and SYNC_FLUSH, an OK means that the slave has synced the message."""
     master, _ = pair_alone(world, 0)
     for number in range(40):
         world.clients.send(master, random.Random(number))
@@ -527,7 +527,7 @@ def a_consumer_reads_what_a_promoted_slave_has_not(world: World) -> None:
 
 
 def read(world: World, broker: Broker) -> None:
-    """Reads every queue from where it was read to last, and all planned ranges."""
+    """Reads every queue from several offsets, among them where the last read ended, and all planned ranges."""
     for number in range(20):
         world.clients.pull(broker, random.Random(number))
         world.clients.pull_range(broker, random.Random(number))
@@ -550,7 +550,7 @@ def a_producer_sends_to_a_master_that_was_replaced(world: World) -> None:
 
 def a_slave_that_was_away_shows_what_its_master_has_lost(world: World) -> None:
     """A power loss takes the end of the master's log, and the master goes on alone.  A reader gets the lost end from
-    the slave, which has not heard of its master yet, and the master tells the reader that the end is gone.
+    the slave, which has not heard of its master yet.  Later the master tells the reader that the end is gone.
     """
     master, slave = pair_alone(world, 8)
     world.pass_time(2.0)
@@ -574,7 +574,7 @@ def a_slave_that_was_away_shows_what_its_master_has_lost(world: World) -> None:
 
 def lose_the_tail(world: World, master: Broker, slave: Broker, messages: int) -> None:
     """Makes a master lose the end of its log in a power loss, before the master has flushed that end.  The slave has
-    received the end, and is killed.
+    received that end of the log, and is killed.
     """
     for number in range(messages):
         world.clients.send(master, random.Random(number))
@@ -604,8 +604,8 @@ def a_master_has_lost_what_its_slave_has_deleted(world: World) -> None:
 
 
 def a_replaced_master_copies_again_what_has_expired_there(world: World) -> None:
-    """The first file of the replaced master expires, so the broker starts over when it becomes a slave.  The broker is
-    checked while it copies.
+    """The first log file of the replaced master expires, so the broker deletes its log and copies the new master's when
+    it becomes a slave.  The broker is checked while it copies.
     """
     old, new = a_replaced_master_with_more_files(world)
     old.start()

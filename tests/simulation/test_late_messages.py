@@ -42,8 +42,8 @@ def test_late_messages_come_once_while_disks_are_full():
 
 
 def test_late_messages_come_once_where_masters_die_between_a_copy_and_its_record(monkeypatch):
-    """A new master finds the copies that the old one has made.  With a planted bug, a master forgets these copies and
-    makes them again.
+    """A new master finds the copies that the old master has made.  With a planted bug, the new master forgets these
+    copies and makes them again.
     """
     assert plays.totals("late-messages-half-copied", (2,))["stored"] > 10
 

@@ -32,7 +32,9 @@ def test_records_that_meet_a_deletion_on_its_thread_break_a_promise(monkeypatch:
 
 
 def test_readers_find_records_that_meet_a_deletion_in_the_next_topic(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The simulation finds this bug also by what consumers read, without a look at the broker's tombstones."""
+    """The simulation finds the planted bug by what consumers read, even without its check of the deleted topic's noted
+    end offsets.
+    """
     monkeypatch.setattr(ConfigTable, "is_changing", lambda self, name: False)
     monkeypatch.setattr(OperatorChanges, "watch", lambda self, broker: None)
     with pytest.raises(PromiseBroken, match="is in the next one of its name"):

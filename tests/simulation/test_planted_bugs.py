@@ -103,7 +103,7 @@ def forget_commits_behind_zeros(plant):
 
 
 def answer_commits_unwritten(plant):
-    """A commit after other lines of the journal is answered although it is only in memory."""
+    """A commit is answered although it is only in memory, unless it is the first line of the journal."""
     honest = OffsetJournal.append
     plant(OffsetJournal, "append", lambda self, *args, **more: self._end or honest(self, *args, **more))
 
@@ -123,7 +123,7 @@ def cut_without_zero_fill(plant):
 
 
 def accept_a_stale_epoch(plant):
-    """Neither side refuses when the slave knows a newer epoch than its master."""
+    """Neither master nor slave refuses the connection if the slave knows a newer epoch than the master."""
     honest_plan = catch_up.plan
 
     def plan(master, slave, *, takes_writes):

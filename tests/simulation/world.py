@@ -708,8 +708,8 @@ class World:
         return f"{broker.name} is restarted as slave of {broker.master_known}"
 
     def demote(self, chance: random.Random) -> str | None:
-        """Starts a replaced master as a slave.  Sometimes the slave dies soon after that, which shows records that it
-        should have cut from its log.
+        """Starts a replaced master as a slave.  Sometimes the slave dies soon afterwards and starts again.  Its start
+        would show records that it should have cut from its log.
         """
         broker = self._pick(chance, lambda broker: broker.standing is Standing.FENCED)
         if broker is None:
@@ -777,8 +777,8 @@ class World:
     def _rebuild_who_took_over_damage(self) -> None:
         """Empties slaves that have copied damage, so that they copy everything again.
 
-        Where there is no checksum, a slave may copy damage of its master's disk.  If this makes the two logs differ for
-        good, both brokers say so, and an operator has to act.
+        Where there is no checksum, a slave may copy damage of its master's disk.  If the copied damage makes the two
+        logs differ for good, both brokers say so, and an operator has to act.
         """
         for broker in self.brokers:
             if broker.serves and not broker.is_writable and not broker.live.replication.slave.is_following():

@@ -243,7 +243,7 @@ def test_a_damaged_queue_is_made_anew_when_its_folder_is_deleted(root: Path, *, 
 
 
 def test_a_queue_that_is_whole_over_a_damaged_log_is_not_to_be_deleted(root: Path) -> None:
-    """Without the queue a start reads the whole log, and refuses because of the damage in it."""
+    """If the queue were deleted, a start would read the whole log, and would fail because of the damage in it."""
     store = open_store(root)
     offset = next(one.commit_log_offset for one in records_of(store) if (one.queue_id, one.queue_offset) == (1, 3))
     path, at = log_file(root, offset // LOG_FILE), offset % LOG_FILE

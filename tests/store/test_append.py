@@ -226,7 +226,7 @@ def test_all_of_a_large_refused_batch_is_taken_back_when_a_smaller_one_is_refuse
     disk = MemoryFiles()
     store = open_store(ROOT, disk)
     disk.fail("pwrite", errno.EIO, matching="consumequeue")
-    for _ in range(2):  # fails the zeroing of the first refused batch, and the one that the second batch begins with
+    for _ in range(2):  # the zeroing fails after the first batch, and again before the second one
         disk.fail("pwrite", errno.EIO, nth=2, matching="commitlog")
     for count in (5, 1):
         with pytest.raises(ServiceNotAvailable):

@@ -58,7 +58,7 @@ class Run:
         self.in_doubt: list[bytes] = []  # a put that the crash interrupted
         self.flushed = 0  # how many of `accepted` are known to be on disk
         self.unsure = (
-            # whether the end of `accepted` may be missing, after a truncation or a start that was interrupted
+            # true if the end of `accepted` may be missing, because a truncation or a start was interrupted
             False
         )
 
@@ -123,7 +123,7 @@ class Run:
             self.unsure = False
 
     def restart(self) -> None:
-        # raises if a sync has failed that does not stop the store, for example that of the index
+        # raises the error of a failed sync that has not stopped the store, for example a sync of the index
         self.store.disk.check()
         self.store.close()
         self.store = None
@@ -270,8 +270,9 @@ def test_what_a_failed_sync_left_off_the_disk_is_written_again_before_it_counts_
 
 
 def test_a_log_that_starts_over_begins_at_the_masters_minimum_only_with_its_queues():
-    """A slave whose empty log begins at the master's minimum already is not sent the queues' lowest offsets again, so a
-    queue whose messages have all expired would begin at 0.
+    """A log that begins at the master's minimum must also have the queues' lowest offsets.  The master does not send
+    them again to a slave whose log begins there.  Without them, queues whose messages have all expired would begin at
+    0.
     """
     begun = 0
     for call in range(1, 100):
@@ -521,7 +522,7 @@ def test_a_start_with_another_file_size_changes_no_file_of_which_nothing_is_flus
     check_refused(disk.kill(), size)
     disk = disk.kill()
     log_file = ROOT / "commitlog" / f"{0:020d}"
-    left = disk.read(log_file)[:700]  # a power loss can leave a file so short
+    left = disk.read(log_file)[:700]  # a power loss can leave the file as short as this
     disk.remove(log_file)
     disk.pwrite(disk.open(log_file, create=True), left, 0)
     check_refused(disk, size)

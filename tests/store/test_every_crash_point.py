@@ -45,7 +45,7 @@ class Script:
         self._accepted: list[bytes] = []  # all records in the log, in order
         self._doubtful: list[bytes] = []  # records of an append that is under way
         self._flushed = 0  # how many of the accepted records are known to be on disk
-        self._kept = 0  # how many records a cut under way keeps at least
+        self._kept = 0  # the least number of records that a cut under way keeps
         self._cutting = False
         self._topics = 0
         self.disk.before = self._crash_here

@@ -167,7 +167,9 @@ def test_a_failed_sync_in_a_cut_stops_the_store(cut):
     ],
 )
 def test_a_cut_that_an_error_interrupts_can_be_done_again_or_stops_the_store(cut, call, error):
-    """After any error, records appended to what a cut has left would lie among records that were cut."""
+    """If the store took records after a cut that was interrupted anywhere, the new records would lie among old ones
+    that should be gone.
+    """
 
     def act(store, offset):
         if cut == "truncate":
@@ -215,7 +217,9 @@ def test_a_cut_that_an_error_interrupts_can_be_done_again_or_stops_the_store(cut
 
 @pytest.mark.parametrize("matching", ["consumequeue", "commitlog"])
 def test_a_sync_that_found_no_handle_is_tried_again(matching, caplog):
-    """The sync itself was not tried, so no data is in doubt, and only flushed data counts as flushed."""
+    """The sync itself was not called, so no data is in doubt, and the next flush tries again.  Until then, only synced
+    data counts as flushed.
+    """
     disk = MemoryFiles()
     store = open_store(ROOT, disk)
     put(store, "topic", 0, [b"a"])

@@ -418,7 +418,7 @@ def test_every_index_file_is_looked_at_after_a_power_loss_before_the_first_thoro
 
 
 def test_a_first_entry_that_a_power_loss_has_taken_is_made_again():
-    """The first entry belongs to the record at log offset 0, and zeros look like such an entry."""
+    """The first entry belongs to the record at log offset 0, so zeros look like a valid entry of that record."""
     disk, directory = MemoryFiles(), ROOT / "index"
     store = open_store(ROOT, disk)
     put(store, "topic", 0, [b"body"], properties=[("KEYS", "a")])

@@ -91,7 +91,7 @@ def test_an_empty_directory_holds_an_empty_log(tmp_path: Path) -> None:
     assert list(verify(tmp_path)) == []
 
 
-OVERWRITTEN = {  # file, position, bytes; what is found, and at which position
+OVERWRITTEN = {  # file, position, new bytes; what `verify` finds, and at which position
     "a byte of a body": (FIRST_LOG_FILE, 346 + 90, b"?", Severity.DAMAGE, 346),
     "a size": (FIRST_LOG_FILE, 346, b"\xff\xff\xff\xff", Severity.DAMAGE, 346),
     "a record that says it is another one": (FIRST_LOG_FILE, 346 + 28, bytes(8), Severity.DAMAGE, 346),

@@ -1,4 +1,6 @@
-"""Only their owner may read the files of a store with access control.  Without access control the umask decides."""
+"""Only their owner may read the files of a store with access control.  Without access control, the umask decides who
+may read the files.
+"""
 
 import logging
 import os

@@ -98,7 +98,7 @@ def test_an_empty_queue_has_no_message():
 def test_entries_of_a_deleted_log_file_are_being_removed():
     store = two_queues()
     behind_three = store.queues.log_offsets("topic", 0, 3)[0]
-    store.log.delete_before(LOG_FILE)  # the queues have not followed the log yet
+    store.log.delete_before(LOG_FILE)  # the queues still have entries of the deleted file
     result = get(store, 0, count=32)
     assert result.status is Status.FOUND, "the scan goes on behind the file that is gone"
     low = result.next_begin_offset - result.count

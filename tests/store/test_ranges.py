@@ -72,7 +72,9 @@ def columns(
 
 @pytest.fixture(params=[1, ranges.FIRST_ENTRIES], ids=["an entry at first", "all entries at once"])
 def first_entries(request, monkeypatch):
-    """A frame that starts with one entry is filled in several parts."""
+    """Tests frames that first read only one entry, and so are filled in several parts, and frames that read all entries
+    at once.
+    """
     monkeypatch.setattr(ranges, "FIRST_ENTRIES", request.param)
 
 

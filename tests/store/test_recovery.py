@@ -99,8 +99,8 @@ def remove_blank(root: Path) -> None:
 
 
 def stale_records_behind_the_end(root: Path) -> None:
-    """Leaves what a smaller append after a failed one would leave without zeroing: garbage between the end and older
-    records.
+    """Writes old records with garbage before them behind the end of the log, as a failed append and a smaller one after
+    it would leave them if nothing were zeroed.
     """
     path, start = position(root, ALL - 1)
     data = path.read_bytes()
@@ -206,8 +206,8 @@ def rebuilt(store: MessageStore, directory: Path) -> dict[str, bytes]:
 CASES = [
     pytest.param(damage, left, clean, id=f"{name}, {'closed cleanly' if clean else 'killed'}")
     for name, damage, left in DISASTERS
-    # After a clean stop all records are below the flushed offset, and damage that loses some is in the other table.  A
-    # start also believes our own note of a clean stop.
+    # After a clean stop, all records are below the flushed offset.  Damage to them is an error, and is in the other
+    # table.  A start also believes our own note of a clean stop.
     for clean in ((False, True) if left == ALL and "too little" not in name else (False,))
 ]
 
@@ -309,7 +309,9 @@ DAMAGED_FLUSHED = {"garbage": b"\xff" * 1024, "zeros": bytes(1024), "nothing": b
 
 @pytest.mark.parametrize("checkpoint", ["written", "missing"])
 def test_the_newest_store_time_is_known_after_a_crash_and_a_clean_stop(root, checkpoint):
-    """A clean start does not scan the log, and no flush after the crash had anything to write down."""
+    """A start after a clean stop does not scan the log for the newest store time.  No flush wrote that time after the
+    crash, because there was nothing to flush.
+    """
     store = open_store(root)
     put(store, "topic", [0], [b"late"], now_ms=NOW + MINUTE)
     store.flush()
@@ -344,7 +346,9 @@ def test_a_flushed_offset_that_cannot_be_read_is_damage_and_its_removal_the_way_
 
 
 def test_zeros_in_place_of_the_flushed_offset_of_an_empty_store_mean_that_it_was_never_written(tmp_path):
-    """9157579 and older versions made the file of the flushed offset in two steps."""
+    """Version 9157579 and older ones made the file of the flushed offset in two steps, so a crash between the steps
+    left zeros in it.
+    """
     open_store(tmp_path).abandon()
     (tmp_path / "rocketsim/flushed").write_bytes(bytes(1024))
     store = open_store(tmp_path)

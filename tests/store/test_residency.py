@@ -393,7 +393,9 @@ def test_every_page_of_a_range_counts(gone: set[int], size: int, offset: int) ->
 
 
 def test_the_kernel_says_of_each_page_what_a_read_that_does_not_wait_finds(tmp_path: Path) -> None:
-    """Kernels evict different pages: none of a file system in memory, and more than was asked for with large folios."""
+    """The test asks the kernel which pages it has evicted, because kernels differ: they evict no page of a file system
+    in memory, and more pages than were asked for if they use large folios.
+    """
     path, files = tmp_path / "file", Files()
     path.write_bytes(bytes(range(256)) * (64 * PAGE // 256) + b"and a part of a page")
     handle = files.open(path)

@@ -171,8 +171,8 @@ def damage_the_queue(disk: MemoryFiles) -> None:
 def test_the_offsets_of_an_idle_queue_go_on_after_its_messages_have_expired_and_the_broker_was_killed(
     damage: Callable[[MemoryFiles], None], goes_on_at: int, end: str
 ) -> None:
-    """The summary, or the name of the queue's last file, keeps the offsets; if the file is damaged and the summary is
-    gone, the queue continues after every offset that the file may have had.
+    """The queue's end offset is in the summary, and follows from the name of the queue's last file.  If the file is
+    damaged and the summary is gone, the queue continues after the highest offset that the file may have had.
     """
     for seed in range(3):
         disk = MemoryFiles()
