@@ -34,9 +34,8 @@ class Policies:
         The precedence is RocketMQ 5's: a policy for the exact name comes first, then policies for prefixes of the name,
         the longest first, then policies for all names.  Among policies of the same precedence, Deny wins.
 
-        `source` is the caller's address.  For a caller whose address is unknown, a policy with source addresses matches
-        if it denies, and does not match if it allows.  With `by_name`, only policies for the exact name can allow the
-        action.
+        `source` is the caller's address.  If `source` is None, a policy with source addresses matches only if its
+        decision is Deny.  With `by_name`, only policies for the exact name can allow the action.
         """
         prefixes = [(Pattern.PREFIXED, name[:size]) for size in self._prefix_sizes.get(kind, ()) if size <= len(name)]
         for pattern, text in ((Pattern.LITERAL, name), *prefixes, (Pattern.ANY, "")):

@@ -84,7 +84,9 @@ class Gate:
         return signature.remoting_caller(header, body, self._find_user)
 
     def current(self, user: User) -> User:
-        """Returns the current state of the user of an admitted call.  Raises NotAuthenticated."""
+        """Returns the current state of the user of an admitted call.  Raises NotAuthenticated if a new call of the user
+        would be refused.
+        """
         return signature.current(user, self._find_user)
 
     def address(self, peer: str) -> str:

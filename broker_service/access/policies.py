@@ -200,7 +200,7 @@ def user_of(subject: str) -> str:
 
 
 def word_of(kind: type[_Word], text: str) -> _Word:
-    """Returns the member with this name; upper and lower case are the same."""
+    """Returns the enum member whose value is this text, in upper or lower case."""
     for member in kind:
         if member.value.lower() == str(text).strip().lower():
             return member

@@ -24,8 +24,8 @@ from broker_service.access.policies import Action, ResourceType
 TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
 ALL_NAMES = "*"  # a `Need` with this name requires a policy for all names; no topic or group can have this name
 OF_GROUPS = (RETRY_PREFIX, DLQ_PREFIX)
-# Topics of the broker that have messages of all topics.  The topics with INTERNAL_PREFIX (timers, deliveries) also have
-# messages of all topics.
+# The broker's own topics in which it keeps messages of all topics.  The topics with INTERNAL_PREFIX (timers,
+# deliveries) also contain messages of all topics.
 OF_ALL_TOPICS = frozenset((SCHEDULE_TOPIC, HALF_TOPIC, OP_TOPIC, DISCARDED_TOPIC))
 
 
@@ -67,9 +67,9 @@ class Right(NamedTuple):
 def of_topic(name: str, *actions: Action) -> Need:
     """Makes the `Need` of one of these actions on a topic.
 
-    A retry or dead letter topic belongs to its group, so its users need the right to the group.  A topic that keeps
-    messages of all topics needs a policy for exactly its name.  A user with rights for all topics except one could
-    otherwise read the messages of the excepted topic there.
+    A retry or dead letter topic belongs to its group, so a call for it needs the right to the group.  A topic that
+    keeps messages of all topics needs a policy for exactly its name, because it would otherwise show the messages of a
+    topic even to a user with rights for all topics except this one.
     """
     for prefix in OF_GROUPS:
         if name.startswith(prefix):
@@ -101,7 +101,7 @@ def needs(right: Right) -> Callable[[Method], Method]:
 
 
 def declared_rights(servicer: type) -> dict[str, Right]:
-    """Returns the right of each method of a servicer that declares one."""
+    """Returns the rights that methods of a servicer declare, by the method's name."""
     methods = {name: getattr(servicer, name) for name in dir(servicer)}
     return {name: method.right for name, method in methods.items() if hasattr(method, "right")}
 
@@ -137,7 +137,7 @@ def _query_offsets(request: Any) -> list[Need]:
 
 
 def _queue_bounds(request: Any) -> list[Need]:
-    """Producers also ask for the bounds of queues, which replace the route where no name server runs.
+    """Producers also make this call: without a name server, its answer tells them a topic's queues.
 
     A call with a group also returns how often the group has pulled.
     """

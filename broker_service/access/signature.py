@@ -60,7 +60,7 @@ def own_caller(headers: Mapping[str, str], method: str, now_s: float, find_user:
     if abs(late_s := now_s - signed_at) > MAX_AGE_S:
         raise ClockSkew(
             f"the call was signed {abs(late_s):.0f} s {'ago' if late_s > 0 else 'ahead'} by this server's clock; "
-            f"{MAX_AGE_S} s at most: set the clocks.",
+            f"at most {MAX_AGE_S} s are allowed: set the clocks.",
             user.username,
         )
     return user

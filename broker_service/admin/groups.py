@@ -135,8 +135,8 @@ class GroupOperations(SubjectOperations):
         continues at the old group's offsets.
 
         With `remove_offset`, the offsets, the deliveries under way and the retry topics of the group are deleted, too.
-        If the settings are deleted already, a call with `remove_offset` deletes the rest, because the disk may have
-        refused to do so in an earlier call.
+        A call with `remove_offset` can be repeated when the settings are deleted already, because the disk may have
+        refused to delete the rest.
         """
         self._broker.check_writable()
         await to_its_end(self._delete_group(name, remove_offset))

@@ -82,8 +82,7 @@ class Lags:
             )
         store = self._broker.store
         if store.queues.confirm_offset is not None and store.queues.confirm_offset < store.end_offset:
-            # these topics are measured again next time, because lags count the newest messages only once a slave has
-            # them
+            # these topics are measured again next time, because lags do not count messages that no slave has yet
             self._topics_with_news |= topics
         now_ms = self._broker.now_ms()
         return {key: _as_of(found, now_ms) for key, found in self._found.items()}
@@ -115,8 +114,8 @@ class Lags:
         return found
 
     async def _read_time(self, one: QueueProgress) -> tuple[int, int] | None:
-        """Returns the group's next offset, and the store time of its message.  Returns None if the message cannot be
-        read.
+        """Returns the group's next offset, and the store time of the message at this offset.  Returns None if the
+        message cannot be read.
         """
         place, offset = one.place, one.consumer_offset
         read = partial(self._broker.store.queues.store_timestamp_of, place.topic, place.queue_id, offset)

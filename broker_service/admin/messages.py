@@ -46,8 +46,8 @@ class MessageOperations(SubjectOperations):
     async def message_by_id(self, topic: str, message_id: str) -> list[bytes]:
         """Finds a message by the client's id (UNIQ_KEY, which needs the topic) or by the offset message id.
 
-        Both kinds of id can have 32 hex digits.  If a topic is named, only its messages are found, because a caller who
-        may read one topic may not read all.
+        Both kinds of id can have 32 hex digits, so every id is looked up as an offset message id first.  If a topic is
+        named, only its messages are found, because a caller who may read one topic may not read all.
         """
         found = await self._by_offset_id(message_id)
         if found is not None and (not topic or decode(found, check_crc=False).topic == topic):

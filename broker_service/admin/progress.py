@@ -21,9 +21,9 @@ ENTRIES_A_TURN = 64  # entries of a long list after which other tasks of the eve
 class QueueProgress(NamedTuple):
     """A group's progress in one queue.
 
-    The group continues at `consumer_offset`.  `lag` is the number of messages, from this offset on, that the group has
-    yet to settle (to acknowledge or to give up).  Messages that the group has popped and acknowledged already do not
-    count in `lag`.
+    The group continues at `consumer_offset`.  `lag` is the number of messages from `consumer_offset` on that the group
+    must still acknowledge or give up.  Messages that the group has popped and acknowledged already do not count in
+    `lag`.
     """
 
     place: Place
@@ -63,8 +63,8 @@ class Progress:
         """Yields every queue of each topic that a group has read, and of the topic's retry topics.  Without a group,
         yields the queues of all groups.
 
-        The caller may pause between two queues.  A topic's settings are read only when the caller reaches the topic's
-        queues.
+        A topic's settings are read only when the caller reaches the topic's queues, so the caller may run other tasks
+        between two queues.
         """
         read = self._broker.offsets.topics_by_group()
         for name in [group] if group else sorted(read):

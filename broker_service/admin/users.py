@@ -1,7 +1,7 @@
 """Serves operators' commands for users and their policies.  Only a master changes users and policies.
 
 The answer to a change comes when the change is on the master's disk.  The answer's status says if a slave has the
-change, as for a committed offset.
+change, like the status of a committed offset.
 """
 
 import asyncio

@@ -110,7 +110,9 @@ def check_tls(config: SharedKeys, ports: tuple[str, ...]) -> None:
         raise ConfigError(f"tlsCa={config.tls_ca}: TLS needs tlsCert and tlsKey, too")
     for port in sorted(config.client_auth_ports):
         if port not in ports:
-            raise ConfigError(f"tlsClientAuth={config.tls_client_auth}: expected {' or '.join(ports)}, separated by ;")
+            raise ConfigError(
+                f"tlsClientAuth={config.tls_client_auth}: expected {' or '.join(ports)}, or several, separated by ;"
+            )
     if config.client_auth_ports and config.tls_ca is None:
         raise ConfigError(
             f"tlsClientAuth={config.tls_client_auth}: set tlsCa, with which certificates of clients are checked"

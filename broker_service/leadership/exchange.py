@@ -68,14 +68,13 @@ class MetadataExchange:
         """Merges the offsets that a slave accepted while this master was away; offsets only rise.
 
         Raises ValueError for impossible offsets.  Consumers may have read messages from the slave's log that this
-        master has lost, or that a newer epoch has replaced.  Offsets beyond this log's end are lowered here to the end
-        of their queue, in a new generation of the offset.  Without the lower offset, the group would skip new messages
-        once the queue has grown past the old offset, because the slave would hand the old offset back.
+        master has lost, or that a newer epoch has replaced.  An offset beyond the end of its queue is lowered to this
+        end, and gets a new generation.  Without the new generation, the slave would later hand back the higher offset,
+        and the group would skip new messages.
 
         While this master waits after an unclean stop, no offset is lowered, because another slave may still bring the
-        lost messages.  If the lost messages do not come back, a new epoch begins, and its beginning lowers the offsets.
-        Offsets of an unknown topic are kept, since the topic may be made again, but offsets of a deleted topic are not
-        kept.
+        lost messages.  If no slave brings them, a new epoch begins, and the offsets are lowered then.  Offsets of an
+        unknown topic are kept, since the topic may be made again, but offsets of a deleted topic are not kept.
         """
         end_of, mastership = self._broker.store.queues.end, self._broker.mastership
         may_grow = mastership.standing is Standing.WAITING and mastership.begins_epoch
@@ -89,7 +88,7 @@ class MetadataExchange:
             if foreign:
                 logger.warning(
                     "refused the offsets of group %s for queues %s of topic %s from slave %d: they come from a reset "
-                    "at a point of the log that this broker's log does not have",
+                    "at a log position that is not in this broker's log",
                     *(group, foreign, topic, slave_id),
                 )
             own = {queue: entry for queue, entry in queues.items() if queue not in foreign}
@@ -179,11 +178,11 @@ class MetadataExchange:
 
 
 def delete_queues(store: MessageStore, floors: Mapping[str, Mapping[int, int]]) -> None:
-    """Deletes the entries that the queues of these topics had when the topics were deleted.
+    """Deletes the queue entries of deleted topics.
 
-    `floors` are the ends that these queues had when their topics were deleted, as the tombstones store them.  An entry
-    at or after the end of its queue stays, because it may belong to a new topic of the same name that the file of
-    topics has lost.
+    `floors` has the end that each queue had when its topic was deleted, as the tombstones store it.  Entries before
+    this end are deleted.  Later entries stay: they may belong to a new topic of the same name, even if this topic is
+    missing in the file of topics.
     """
     if any(floors.values()) and (queues := store.forget_before(floors)):
         logger.info("deleted the entries of queues %s that are older than the deletion of their topics", sorted(queues))

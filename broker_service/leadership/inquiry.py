@@ -15,7 +15,7 @@ NAME_SERVERS_WITHIN_S = 2.0  # how long a promotion waits for the answers of nam
 
 
 class Inquiry:
-    """`Membership` decides whom to ask, and `RollCall` asks.  Results include the addresses that do not answer."""
+    """`Membership` decides whom to ask, and `RollCall` asks.  The results include brokers that have not answered."""
 
     def __init__(
         self, membership: Membership, registration: Registration, roll_call: RollCall, tasks: OwnedTasks
@@ -46,7 +46,7 @@ class Inquiry:
     async def promises(self, epoch: int, others: list[OtherMember]) -> list[OtherMember]:
         """Asks the slaves in `others` to promise that they follow no master of a lower epoch.
 
-        Returns `others` with the answers, which say how far each log goes after the promise.
+        Returns `others` with these slaves' answers, which say how far their logs go after the promise.
         """
         asked = [other.address for other in others if other.answer is not None and not other.answer.is_master]
         replies = await self._roll_call.ask_promises(asked, self._membership.request_for_promise(epoch))
@@ -55,7 +55,7 @@ class Inquiry:
     async def is_over(self, promise: Promise) -> bool:
         """Asks the candidate to which the promise was given; returns True if its promotion has ended without success.
 
-        The candidate is asked at the address in the promise, and at the address where it is known to be now.
+        The candidate is asked at the address in the promise, and at each address that is now known for its broker id.
         """
         known = self._membership.candidates().items()
         elsewhere = [address for address, broker_id in known if broker_id == promise.broker_id]

@@ -7,7 +7,7 @@ An operator starts a promotion, which has these steps:
 1. The slave asks all known brokers of its name how far their logs go, and asks the name servers for a live master.  The
    promotion is refused if another log has more than this one, if a slave does not answer, or if a master is alive.
 2. Every other slave promises to follow no master of a lower epoch.  A slave's log cannot grow after the promise, so the
-   logs are compared again now, and the result stays true.
+   logs are compared a second time, with a result that stays true.
 3. The new epoch is written, offsets beyond the log's end are lowered, and `role.json` is written.  Each write is on
    disk before the next write begins.
 4. The broker takes writes, and tells the other brokers of its epoch.  A former master that is still alive then stops
@@ -81,7 +81,7 @@ class Promoted:
     @property
     def is_weaker(self) -> bool:
         """Returns True if the former master's OK meant that two brokers have the message, and this broker's OK means
-        only one.
+        that one broker has it.
         """
         return self.role is BrokerRole.ASYNC_MASTER and self.former_role is BrokerRole.SYNC_MASTER
 
@@ -227,8 +227,8 @@ class Leadership:
 
         `brokerRole` and `flushDiskType` decide what a master's OK to a producer guarantees.  When `brokerRole` or
         `flushDiskType` changes, the slaves must connect again to learn the new value, and their earlier
-        acknowledgements do not count.  A restart reads `brokerRole` and `flushDiskType` from the configuration file.
-        On a promoted master, a restart reads both keys from `role.json`, which this method writes.
+        acknowledgements do not count.  A restart reads `brokerRole` and `flushDiskType` from the configuration file,
+        but on a promoted master from `role.json`, which this method writes.
         """
         broker, before = self._broker, self._broker.config
         if (role_name := values.get("brokerRole", before.broker_role.name)) != before.broker_role.name:
@@ -311,14 +311,14 @@ class Leadership:
         return promoted
 
     def _role_and_flush(self, asked_role: BrokerRole | None) -> tuple[BrokerRole, FlushDiskType]:
-        """Returns the role and the flush type that a promotion would give this broker.  The role is the one that was
-        asked for, or else the role of its last master.
+        """Returns the role and the flush type that a promotion would give this broker.  The role is `asked_role`, or
+        else the role of the master that this slave followed last.
         """
         role = asked_role or self._master_file.role
         if role is None:
             raise InvalidParameter(
-                "this slave does not know the role of its master, since it has followed none with this version: name "
-                "the role, SYNC_MASTER (--sync) if the master was one, else ASYNC_MASTER (--async)"
+                "this slave does not know the role of its last master, because it has followed no master with this "
+                "version: name the role, SYNC_MASTER (--sync) if the master was one, else ASYNC_MASTER (--async)"
             )
         settings = self._master_file.flush_disk_type, self._broker.config.flush_disk_type
         return role, FlushDiskType.SYNC_FLUSH if FlushDiskType.SYNC_FLUSH in settings else FlushDiskType.ASYNC_FLUSH
@@ -332,7 +332,7 @@ class Leadership:
     async def _take_over(self, role: BrokerRole, flush: FlushDiskType, above: int) -> int:
         """Writes the new epoch, the lowered offsets and the role, in this order; returns the epoch.
 
-        The new epoch counts only once the role is written, so that a failure or a crash before undoes the epoch.
+        The new epoch counts only once the role is written, so that a failure or a crash before that undoes the epoch.
         """
         epoch = await self._master.begin_epoch(promotion=True, above=above)
         try:

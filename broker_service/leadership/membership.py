@@ -91,9 +91,9 @@ class Membership:
         """Ends the writes of this master if `epoch`, which another broker or a name server has named, is newer."""
         if self._broker.mastership.newer_epoch(epoch, by):
             logger.error(
-                "FENCED by %s: this broker takes no more writes. To have it follow the new master, stop it, %sstart it "
-                "with brokerRole=SLAVE and a brokerId that no other broker of its name has. The bytes that only "
-                "this broker's log has will then be moved to separate files",
+                "FENCED by %s: this broker takes no more writes. To make this broker a slave of the new master, stop "
+                "it, %sstart it with brokerRole=SLAVE and a brokerId that no other broker of its name has. As a slave, "
+                "it moves the bytes that only its log has to separate files",
                 self._broker.mastership.fenced_by,
                 self._role_file.to_be_removed_first(),
             )
@@ -154,8 +154,8 @@ class Membership:
         member = Member(reply.broker_id, address, reply.epoch, reply.end_offset)
         broker.peers.answered(address, [member], reply.epoch, self._address)
         self.fence(reply.epoch, f"broker {reply.broker_id} at {address}")
-        # If the broker that answers takes part in a promotion with a higher epoch, a newer master may still begin in
-        # spite of its answer.
+        # If the answering broker takes part in a promotion with a higher epoch, a newer master may still begin, so the
+        # answer does not count.
         if max(reply.promised_epoch, reply.candidate_epoch) <= broker.epoch:
             broker.mastership.address_answered(address)
         broker.mastership.answered(broker.clock())

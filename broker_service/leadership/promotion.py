@@ -1,9 +1,9 @@
 """Decides whether a slave may be promoted, and how many bytes a promotion cuts at other brokers.  Pure.
 
 A slave may be promoted when every other known slave has answered, and no other log has more than the slave's own log.
-A log has more if its last byte has a newer epoch, or if the last bytes of both logs have the same epoch and the log is
-longer (Raft's rule).  When another broker follows the promoted one, it cuts those bytes from its log that are not in
-the promoted broker's history.
+Of two logs, the one whose last byte has the newer epoch has more; if both last bytes have the same epoch, the longer
+log has more (Raft's rule).  When another broker follows the promoted one, it cuts those bytes from its log that are not
+in the promoted broker's history.
 """
 
 from collections.abc import Iterable
@@ -50,7 +50,7 @@ class OtherMember:
 
 @dataclass(frozen=True, slots=True)
 class Forfeit:
-    """The bytes that only one other broker has, and that a promotion cuts there.
+    """The bytes that only one other broker has, and that a promotion cuts from its log.
 
     `bytes` is None if the broker did not answer, or if its version does not send its epochs.
     """
@@ -112,7 +112,7 @@ def _forfeited(ours: LogState, other: OtherMember) -> int | None:
     if answer is None:
         return None
     if not _has_more(ours, answer) and not _is_fork(ours, answer):
-        return 0  # a newer epoch of this log has given up the bytes that only the other log has
+        return 0  # bytes that only the other log has were given up before, when a newer epoch of this log began
     if answer.epochs is None:
         return answer.end_offset - ours.end_offset if answer.epoch == _epoch_here(ours).epoch else None
     joint = common_prefix(ours.epochs, ours.end_offset, answer.epochs, answer.end_offset)
@@ -129,7 +129,7 @@ def _has_more(ours: LogState, answer: MemberReport) -> bool:
 
 
 def _is_fork(ours: LogState, answer: MemberReport) -> bool:
-    """Returns True if another master wrote the last byte of the other log, in an epoch with the same number."""
+    """Returns True if the last bytes of both logs have the same epoch number, but different masters wrote them."""
     our, their = _epoch_here(ours), _written_in(answer)
     return answer.epochs is not None and our.epoch == their.epoch and not our.is_same_as(their)
 

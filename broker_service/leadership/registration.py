@@ -146,7 +146,7 @@ class _Link:
             pass
 
     async def answered_since(self, answers: int, failures: int) -> None:
-        """Waits until there are more answers, or more failed attempts, than these counts say."""
+        """Waits until there are more than `answers` answers, or more than `failures` failed attempts."""
         async with self._news:
             await self._news.wait_for(lambda: self.answers > answers or self.failures > failures)
 

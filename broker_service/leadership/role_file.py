@@ -69,7 +69,7 @@ class RoleFile:
         self._is_there, self._epoch = True, epoch
 
     def change(self, role: BrokerRole, flush: FlushDiskType) -> bool:
-        """Changes what a promoted master's OK to a producer guarantees from the next start on.
+        """Changes the role and the flush type that a promoted master takes from `role.json` at its next start.
 
         Returns False if there is no `role.json`, because the configuration file decides then.  Raises DiskFull or
         ServiceNotAvailable.

@@ -75,8 +75,8 @@ class SlaveLink:
         self._broker.visibility.changed(cut.end_offset)
         self._schedule.log_cut(cut.end_offset)
         try:
-            # the state is reloaded before the offsets are lowered, because reloading needs no disk space, and no later
-            # call repeats it
+            # the state is reloaded before the offsets are lowered, because a full disk can prevent the lowering, and
+            # nothing repeats the reloading later
             self._state.reload()
         finally:
             # If no cut bytes were kept, the master has all records of this log, so this slave's offsets are handed back

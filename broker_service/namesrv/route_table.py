@@ -105,7 +105,7 @@ class RouteTable:
         """
         brokers = self._brokers.setdefault(new.broker_name, BrokerSet())
         if new.broker_id == MASTER_ID and new.epoch < brokers.newest_epoch:
-            # This master may have been registered before the newer epoch was seen.
+            # The master of the older epoch may have been registered before the newer epoch was seen.
             self._remove(new.broker_name, lambda member: member.connection is connection)
             master = brokers.members.get(MASTER_ID)
             where = f"its master is {master.registration.address}" if master else "its master is away"
@@ -160,7 +160,7 @@ class RouteTable:
         return brokers.newest_epoch if brokers else 0
 
     def route(self, topic: str) -> dict[str, TopicQueues]:
-        """Maps each broker name that has the topic and a live broker to the topic's queues."""
+        """Returns the topic's queues by broker name, for each name that has the topic and a live broker."""
         return {name: queues for name, brokers in self.live().items() if (queues := brokers.queues_of(topic))}
 
     def topics(self) -> list[str]:

@@ -90,7 +90,7 @@ class LostRights:
             broker.access.acls.changed.append(lambda subject: self._rights_changed(subject.removeprefix("User:")))
 
     def _rights_changed(self, username: str) -> None:
-        """Plans the check of the user's open deliveries, which must come after the guards of open calls have learned
+        """Plans a check of the user's open deliveries.  The check must come after the guards of open calls have learned
         the change.
         """
         if not self._broker.is_slave:

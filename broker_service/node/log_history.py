@@ -8,8 +8,10 @@ from broker_service.store.offset_journal import LogPoint
 
 
 class LogHistory:
-    """With each generation of an offset, the table of consumer offsets stores the point of the log at which this
-    generation began.
+    """The history of the log, for the generations of consumer offsets.
+
+    A reset, for example, raises the generation of an offset.  The table of consumer offsets stores at which point of
+    the log a generation was raised.
     """
 
     def __init__(self, epochs: EpochFile, store: MessageStore) -> None:

@@ -50,7 +50,7 @@ class Saving:
                 logger.error("consumer offsets stay in the journal, their file cannot be written: %s", error)
 
     def complete_deletions(self) -> None:
-        """Deletes the offsets of deleted topics that a full disk, or a crash during the deletion, has left."""
+        """Deletes offsets of deleted topics that could not be deleted earlier, because of a full disk or a crash."""
         broker = self._broker
         if broker.may_append and broker.offsets_wait_for() is None:
             try:

@@ -44,8 +44,8 @@ class Storage:
             self._note_unclean_stop()
         topics = TopicTable(self._json_file("config/topics.json"), self._json_file("rocketsim/deleted_topics.json"))
         # If the broker crashed between a topic's tombstone and the deletion of its queues, the queues still exist, or
-        # recovery has made them again from the log.  The topic may also exist again, because a slave can get a deletion
-        # and a creation of the topic at once.
+        # recovery has made them again from the log.  A topic of the same name can exist again, because a slave
+        # can get a topic's deletion and its new creation at once.
         delete_queues(store, {name: one.queue_offsets for name, one in topics.tombstones.items()})
         topics.add_system_topics(config.default_topic_queue_nums, len(config.delay_levels_ms))
         self.tables = Tables(

@@ -1,7 +1,7 @@
 """Reads the store without blocking the event loop while the disk works.
 
-The function that reads the store is called on the event loop.  If this function needs a part of a file that is not in
-memory, the store raises `Cold`.  A thread then reads that part into memory, and the function is called again from its
+The function that reads the store is called on the event loop.  If the function needs a part of a file that is not in
+memory, the store raises `Cold`.  A thread then reads this part into memory, and the function is called again from its
 beginning.
 """
 
@@ -29,15 +29,15 @@ class Store(Protocol):
 
 
 async def read(store: Store, read_store: Callable[[], T]) -> T:
-    """Returns the result of `read_store`, which is called again each time a thread has read missing parts into memory.
+    """Returns the result of `read_store`, which is called again each time a thread has read missing places into memory.
 
     No other code runs on the event loop between the last call of `read_store` and the return.
 
-    Every round, which is a call of `read_store` and the reads of a thread, must read a new place.  If all missing
-    places were read in an earlier round, memory is short, and the last call of `read_store` waits for the disk.
+    If a thread has read all missing places before, memory is short.  To come to an end, a last call of `read_store`
+    then waits for the disk.
 
-    A place that the thread cannot read raises ReadFailed in the next call.  `read_store` may catch ReadFailed and leave
-    out that place.
+    If the thread cannot read a place, the next call of `read_store` raises ReadFailed where it reads the place.
+    `read_store` may catch ReadFailed, and leave out what is stored at the place.
     """
     read_already: set[tuple[Path, int]] = set()
     failed: dict[tuple[Path, int], ReadFailed] = {}

@@ -14,9 +14,9 @@ from broker_service.errors import RocketSimError
 
 T = TypeVar("T")
 
-# Options of every channel that connects again until its peer answers.  If packets are lost, TCP repeats the first one
-# of a connection only after 1, 3, 7 and 15 s, and by default gRPC waits 20 s for one attempt.  Without
-# these options, a connection to a peer that can be reached again would begin up to 20 s late.
+# Options of every channel that connects again until its peer answers.  If the first packet of a connection is lost, TCP
+# repeats it only after 1, 3, 7 and 15 s, and by default gRPC waits 20 s for one attempt.  Without these options, a
+# connection to a peer that can be reached again would begin up to 20 s late.
 TRIED_AGAIN: tuple[tuple[str, Any], ...] = (
     ("grpc.min_reconnect_backoff_ms", 2_000),  # in spite of its name, this is the time for one attempt to connect
     # a new channel does not wait for the back-off of other channels to this address

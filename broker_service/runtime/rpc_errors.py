@@ -51,8 +51,8 @@ async def write_first(context: grpc.aio.ServicerContext[Any, Any], message: Any)
     """Writes the first message of a stream that this process may cancel.
 
     A cancellation takes effect only after the write has ended, or after FIRST_WRITE_S.  The metadata of a call go out
-    with its first message.  If the first write is cancelled, gRPC tries to send the metadata again with the status.
-    The second attempt to send the metadata fails, so that the client would wait for ever.
+    with its first message.  After a cancelled first write, gRPC would send the metadata again with the status, which
+    fails, so that the client would wait for ever.
     """
     write = asyncio.ensure_future(context.write(message))
     try:

@@ -1,7 +1,7 @@
 """The certificate that a broker makes for itself, so that RocketMQ 5's clients, which use TLS by default, can connect.
 
-RocketMQ's proxy also makes a certificate for itself, with `tlsTestModeEnable`.  RocketMQ 5's clients do not check the
-certificate, so it gives no protection from a process that takes over the port.
+RocketMQ's proxy also makes a certificate for itself, with `tlsTestModeEnable`.  The certificate gives no protection
+from a process that takes over the port, because RocketMQ 5's clients do not check certificates.
 """
 
 import threading
@@ -18,7 +18,7 @@ NAME = "RocketSim broker, self-signed"
 LOCAL = "localhost", "127.0.0.1", "::1"
 VALID_DAYS = 90
 RENEWED_DAYS = 30  # a new certificate is made this long before the old one expires
-BACKDATED_DAYS = 1  # the certificate is valid from this long ago on, since clocks of clients may be behind
+BACKDATED_DAYS = 1  # a certificate is valid from this long before it is made, since clocks of clients may be behind
 
 
 class SelfSignedCertificate:

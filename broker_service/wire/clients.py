@@ -75,8 +75,8 @@ class ClientStream:
         self._is_stuck = False
 
     async def write(self, command: Message) -> None:
-        """Writes a command to the stream.  A write may take long, because the client need not read, so calls of other
-        clients must not await a write.
+        """Writes a command to the stream.  Calls of other clients must not await a write, because a write waits as long
+        as the client does not read.
         """
         writing = self._writing = self._writing or asyncio.Lock()
         self._writers += 1
@@ -113,8 +113,8 @@ class ClientStream:
         """Sends a command.  If the client has too many unread commands, `send_in_turn` first waits until the client has
         read a command.
 
-        Returns False if the client reads no command within `wait_s`.  Once this wait has failed, the method returns
-        False at once, until the client has read a command.
+        Returns False if the client reads no command within `wait_s`.  After such a failure, further calls return False
+        at once, until the client has read a command.
         """
         while not self.send(command):
             if self.is_closing or self._is_stuck:
@@ -162,7 +162,7 @@ class _Client:
     """A connected client.
 
     A client without a stream counts as gone at `until` (monotonic seconds), unless it makes a call before that time.
-    `poll_s` is how long the client's long polls wait; None if the client has not set one time for all calls.
+    `poll_s` is how long the client's long polls wait; None if each of its calls names its own time.
     """
 
     newest: ClientStream | None = None
@@ -252,8 +252,8 @@ class Clients:
         """Removes a client that has said that it ends, and calls the functions in `gone`.  The client closes its
         streams itself.
 
-        The functions in `gone` are called for unknown clients, too, because the master before this one may have renewed
-        deliveries for them.
+        The functions in `gone` are called for unknown clients, too, because the former master may have renewed
+        deliveries for these clients.
         """
         client = self._clients.pop(client_id, None)
         for topic in client.topics if client is not None else ():
@@ -288,8 +288,8 @@ class Clients:
             self._producers.setdefault(topic, {})[client_id] = None
 
     def producer_of(self, topic: str, client_id: str, turn: int) -> ClientStream | None:
-        """Returns the stream of this client, or else of another producer of the topic.  `turn` chooses among several
-        producers.
+        """Returns the stream of this client, or else of another producer of the topic.  If there are several others,
+        `turn` chooses one.
 
         Returns None if no connected producer may send to the topic.
         """
@@ -303,7 +303,8 @@ class Clients:
         """Asks a producer how a transaction ends: the client that sent the half message, or else another producer of
         its topic.
 
-        Returns False if neither producer is connected, or if the chosen producer does not read its stream.
+        Returns False if no producer that may send to the topic is connected, or if the chosen producer does not read
+        its stream.
         """
         stream = self.producer_of(check.transaction.topic, check.client_id, check.times)
         return stream is not None and await stream.send_in_turn(stream.question(check), READS_WITHIN_S)

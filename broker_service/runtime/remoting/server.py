@@ -290,7 +290,8 @@ class RemotingServer:
             one.deadline_s = None if one.calls else loop.time() + IDLE_S
 
     async def _frame(self, one: Connection, size: int) -> bytes:
-        """Reads the rest of a frame.  On return the frame's bytes are taken from the budget of requests.
+        """Reads the rest of a frame.  The method takes the frame's bytes from the budget of requests, and the caller
+        must give them back.
 
         Before a large frame is read, its bytes are taken from a separate budget, so that clients that do not finish
         large frames do not delay small frames.

@@ -370,7 +370,7 @@ async def _until_writable(connection: socket.socket) -> None:
 
 
 def _queued_bytes(connection: socket.socket) -> int:
-    """Returns how many bytes were sent that the other side has not read.
+    """Returns the number of sent bytes that the other side has not read.
 
     For a Unix socket Linux counts the memory of these bytes, which is a little more than their number.
     """
@@ -410,8 +410,8 @@ async def fill(connection: socket.socket, view: memoryview, progressed: Callable
 
 
 def receive_s(size: int) -> float:
-    """Returns how many seconds a frame may take to arrive.  While a frame arrives, the frame takes one of the MAX_SENDS
-    places.
+    """Returns how many seconds a frame may take to arrive.  The time is limited, because an arriving frame takes one of
+    the MAX_SENDS places.
     """
     return SILENCE_S + size / SLOWEST_BYTES_S
 

@@ -30,7 +30,7 @@ class SendCall:
 
     @property
     def goes_alone(self) -> bool:
-        """Returns True for a message with a delivery time, which the put path takes only by itself."""
+        """Returns True for a message with a delivery time, which the put path accepts only without other messages."""
         return any(PROPERTY_DELIVER_MS in one.properties for one in self.records)
 
 

@@ -165,7 +165,7 @@ class Front:
         return name
 
     def forget(self, name: str) -> None:
-        """Frees the name of an inner socket.
+        """Forgets which client has the inner socket with this name.
 
         `sender_of` still knows the client's address for a while, because calls may outlive their connection.
         """
@@ -197,8 +197,9 @@ class _End(asyncio.Protocol):
         self.other.transport.write(data)
 
     def eof_received(self) -> bool:
-        """Keeps the other direction open for LINGER_S after the peer has ended this direction.  LINGER_S is long
-        enough, because gRPC and its clients end both directions.
+        """Keeps the other direction open for LINGER_S at most after the peer has ended this direction.
+
+        No call needs the other direction for longer, because gRPC and its clients end both directions together.
         """
         self._has_ended = True
         other = self.other
@@ -307,7 +308,9 @@ class _Server(_End):
 
 
 async def _connected(name: str, to: str) -> socket.socket:
-    """Returns a socket with this name that is connected to an inner socket of the server.  Raises OSError."""
+    """Returns a socket that has this name, and is connected to the server's inner socket with the name `to`.  Raises
+    OSError.
+    """
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         made.setblocking(False)

@@ -49,7 +49,7 @@ class Receiving:
     ) -> tuple[pb.Status, Sequence[Delivery]]:
         """Pops messages from any queue of the topic.  `left_s` is the time in seconds until the caller's deadline.
 
-        The queue that the request names is ignored, because clients name the queues in turns.
+        The queue that the request names is ignored, because clients name one queue after another.
         """
         topic, group = names.topic_of(request.message_queue.topic), names.group_of(request.group)
         if self._broker.topics.get(topic) is None:
@@ -103,8 +103,8 @@ class Receiving:
         """Acknowledges deliveries.  The response has the status that all entries have in common, or else
         MULTIPLE_RESULTS.
 
-        Handles of a deleted topic are answered as invalid, because push consumers would repeat the call every second
-        after any other code.  `change_invisible` and `forward_to_dlq` also answer in this way.
+        `ack`, `change_invisible` and `forward_to_dlq` answer that a handle of a deleted topic is invalid, because after
+        any other code push consumers would repeat the call every second.
         """
         topic, group = names.topic_of(request.topic), names.group_of(request.group)
         check_handle_count(len(request.entries))

@@ -201,9 +201,8 @@ class SendPath:
         """Looks a message up in the index, unless it is known already.  `where` is the topic in which the message would
         be stored.
 
-        Messages that were stored after the port was opened are in memory, so the search ends at the log offset at which
-        the port was opened.  The index must therefore be brought up to this log offset only once, and not for each
-        message.
+        Messages that were stored after the port was opened are in memory.  The search therefore ends at the log offset
+        at which the port was opened, and the index need not be updated for each search.
         """
         broker = self._broker
         if self._recent.get(topic, sent, broker.clock()) is not None:
@@ -246,11 +245,11 @@ class SendPath:
         return topic
 
     def _queues(self, messages: Sequence[pb.Message], topic: TopicConfig) -> list[int]:
-        """Returns the queue of each message, which follows from its message group.
+        """Returns the queue of each message.
 
-        The client's choice is ignored, because clients in different languages choose different queues for a message
-        group.  Messages without a message group go to the queues in turns, but all of them in one call go to the same
-        queue.
+        Messages of the same message group always go to the same queue.  The queue that the client has chosen is
+        ignored, because clients in different languages choose different queues for a message group.  Messages without a
+        message group go to the topic's queues in turns: each call uses one queue, and the next call the next queue.
         """
         queue_nums = topic.write_queue_nums
         if not queue_nums:

@@ -10,8 +10,8 @@ KEY_SEPARATOR = " "
 
 
 def record_of(message: pb.Message, topic: str, *, peer: tuple[str, bytes], store_host_size: int, now_ms: int) -> Record:
-    """Returns the record, with queue 0.  `peer` is the client's address as text, and as the bytes that a record
-    contains.
+    """Returns the message's record, with queue 0.  `peer` is the client's address: as text, and as the bytes that a
+    record contains.
     """
     system = message.system_properties
     address, born_host = peer

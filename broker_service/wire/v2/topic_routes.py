@@ -37,8 +37,8 @@ class TopicRoutes:
     async def queues_of(self, topic: str, own_address: str) -> list[Queues]:
         """Returns the topic's queues on each broker name whose master has a port for RocketMQ 5's clients.
 
-        If no name server answers, returns this broker's own queues.  Raises PeerLost if this broker does not have the
-        topic either.
+        If no name server answers, returns this broker's own queues.  Raises PeerLost if no name server answers and this
+        broker does not have the topic.
         """
         own = self._own(topic, own_address)
         names = self._broker.config.name_servers
@@ -137,8 +137,8 @@ class TopicRoutes:
             if error.code() is grpc.StatusCode.NOT_FOUND:
                 return namesrv_pb2.TopicRouteResponse()
             if self._channels.get(address) is channel:
-                # A new channel connects at once, with the current certificates.  Calls on the old channel may still
-                # end.
+                # The next call opens a new channel, which connects at once, with the current certificates.  Calls on
+                # the old channel have ASK_WITHIN_S to end.
                 del self._channels[address]
                 await channel.close(ASK_WITHIN_S)
             raise
