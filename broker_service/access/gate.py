@@ -28,7 +28,7 @@ class Users(Protocol):
 
     @property
     def brokers_user(self) -> User | None:
-        """The user with which brokers call each other.  `find_user` with the name of this user returns this object."""
+        """The user with which brokers call each other.  `find_user` also returns this user for the user's name."""
 
     def find_user(self, username: str) -> User | None: ...
 

@@ -91,7 +91,7 @@ def user(needs: Needs, *, waits: bool = False) -> Right:
 
 
 def needs(right: Right) -> Callable[[Method], Method]:
-    """Declares beside a servicer's method the right that its call needs."""
+    """Decorates a servicer's method with the right that a call of this method needs."""
 
     def declared(method: Method) -> Method:
         method.right = right  # type: ignore[attr-defined]

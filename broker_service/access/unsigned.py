@@ -2,9 +2,9 @@
 
 gRPC keeps a request in memory from its first byte on, even if the client never sends the end.  A call that needs a
 signature and has none is refused by its headers, and its request is never received.  A call that anybody may make needs
-no signature, so its headers are no reason to refuse it, and its request must be received.  At most MOST such requests
-are received at the same time, and the other calls wait for their turn.  While a call waits, gRPC has no more than one
-HTTP/2 window of its request in memory (`server.UNREAD_BYTES`).
+no signature, so its headers are no reason to refuse it, and its request must be received.  At most MOST requests
+without a signature are received at the same time, and the other calls wait for their turn.  While a call waits, gRPC
+has no more than one HTTP/2 window of its request in memory (`server.UNREAD_BYTES`).
 """
 
 import asyncio

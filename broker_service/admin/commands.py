@@ -54,7 +54,7 @@ class SubjectOperations:
         """Makes a change that is replicated to slaves, and waits up to `wait_s` seconds for them.
 
         Returns the result of the change, and a status that says which brokers have the change.  With `past_start`, a
-        master that has just started waits until it takes writes.  `Broker.shared_change` describes `in_any_mode`.
+        master that has just started first waits until it takes writes.  `Broker.shared_change` describes `in_any_mode`.
         """
         if past_start:
             await self.past_start()

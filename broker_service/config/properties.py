@@ -101,7 +101,7 @@ def values_in(text: str) -> dict[str, str]:
 
 
 def parse_fields(config_class: type, settings: Iterable[Setting]) -> tuple[dict[str, Any], list[str]]:
-    """Returns the value of each field by its name, and a line for each unknown key and each wrong value."""
+    """Returns the value of each field by its name, and an error line for each unknown key and each wrong value."""
     fields = fields_by_key(config_class)
     values: dict[str, Any] = {}
     errors: list[str] = []

@@ -19,8 +19,8 @@ INT32_MAX = 2**31 - 1
 class SharedKeys:
     """The keys of access control and TLS, which brokers and name servers both have.
 
-    Keys without a default here have other meanings for brokers than for name servers, so each of the two declares them
-    with its own description.
+    A key without a default here has one meaning for brokers and another for name servers, so `BrokerConfig` and
+    `NamesrvConfig` declare the key again, each with its own description.
     """
 
     authentication_enabled: bool

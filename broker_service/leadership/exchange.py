@@ -73,8 +73,9 @@ class MetadataExchange:
         and the group would skip new messages.
 
         While this master waits after an unclean stop, no offset is lowered, because another slave may still bring the
-        lost messages.  If no slave brings them, a new epoch begins, and the offsets are lowered then.  Offsets of an
-        unknown topic are kept, since the topic may be made again, but offsets of a deleted topic are not kept.
+        lost messages.  If no slave brings the lost messages, a new epoch begins, and the offsets are lowered then.
+        Offsets of an unknown topic are kept, since the topic may be made again, but offsets of a deleted topic are not
+        kept.
         """
         end_of, mastership = self._broker.store.queues.end, self._broker.mastership
         may_grow = mastership.standing is Standing.WAITING and mastership.begins_epoch
@@ -180,9 +181,9 @@ class MetadataExchange:
 def delete_queues(store: MessageStore, floors: Mapping[str, Mapping[int, int]]) -> None:
     """Deletes the queue entries of deleted topics.
 
-    `floors` has the end that each queue had when its topic was deleted, as the tombstones store it.  Entries before
-    this end are deleted.  Later entries stay: they may belong to a new topic of the same name, even if this topic is
-    missing in the file of topics.
+    `floors` has the end that each queue had when its topic was deleted, as the tombstones store it.  Entries before the
+    end in `floors` are deleted.  Later entries stay: they may belong to a new topic of the same name, even if this
+    topic is missing in the file of topics.
     """
     if any(floors.values()) and (queues := store.forget_before(floors)):
         logger.info("deleted the entries of queues %s that are older than the deletion of their topics", sorted(queues))

@@ -1,6 +1,6 @@
 """Leadership acts on what `mastership.py` decides: it opens a master for writes, follows a master, promotes a slave.
 
-One lock covers opening, following and promotion, so a broker is never a master while it follows another one.
+One lock covers opening a master, following a master and promotion, so a broker never follows while it is a master.
 
 An operator starts a promotion, which has these steps:
 

@@ -93,7 +93,7 @@ class Membership:
             logger.error(
                 "FENCED by %s: this broker takes no more writes. To make this broker a slave of the new master, stop "
                 "it, %sstart it with brokerRole=SLAVE and a brokerId that no other broker of its name has. As a slave, "
-                "it moves the bytes that only its log has to separate files",
+                "it moves bytes that are only in its own log into separate files",
                 self._broker.mastership.fenced_by,
                 self._role_file.to_be_removed_first(),
             )

@@ -122,8 +122,8 @@ def _forfeited(ours: LogState, other: OtherMember) -> int | None:
 def _has_more(ours: LogState, answer: MemberReport) -> bool:
     """Returns True if the other log has more than this one, by the rule at the top of this module.
 
-    The epochs of the logs' last bytes are compared first.  The newest epoch that a broker knows cannot be compared
-    instead, because a slave knows its master's epochs before it has their bytes.
+    The epochs of the logs' last bytes are compared first.  Comparing the newest epochs that the brokers know would be
+    wrong, because a slave knows its master's epochs before it has their bytes.
     """
     return (_written_in(answer).epoch, answer.end_offset) > (_epoch_here(ours).epoch, ours.end_offset)
 

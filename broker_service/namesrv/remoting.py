@@ -119,7 +119,7 @@ class NamesrvAnswers:
         return Answer()
 
     def _live(self) -> dict[str, BrokerSet]:
-        """Returns the broker names of which at least one broker has a `remotingPort`."""
+        """Returns the broker names that have at least one live broker with a `remotingPort`."""
         return {name: brokers for name, brokers in self._table.live().items() if _addresses(brokers)}
 
 

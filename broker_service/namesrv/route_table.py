@@ -99,9 +99,9 @@ class RouteTable:
     def register(self, new: Registration, connection: object, now_ms: int) -> str:
         """Records a registration; returns the reason if it is refused, else "".
 
-        If several masters have the same name, the one with the higher epoch wins.  If two masters have the same epoch,
-        or two slaves have the same id, two processes run with the same configuration, and the first one stays while it
-        lives.
+        If several masters have the same name, the one with the higher epoch wins.  Two masters with the same epoch, or
+        two slaves with the same id, are processes with the same configuration: the first of them stays registered as
+        long as it lives.
         """
         brokers = self._brokers.setdefault(new.broker_name, BrokerSet())
         if new.broker_id == MASTER_ID and new.epoch < brokers.newest_epoch:

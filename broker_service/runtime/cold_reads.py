@@ -33,8 +33,8 @@ async def read(store: Store, read_store: Callable[[], T]) -> T:
 
     No other code runs on the event loop between the last call of `read_store` and the return.
 
-    If a thread has read all missing places before, memory is short.  To come to an end, a last call of `read_store`
-    then waits for the disk.
+    If a thread has read all missing places before, memory is short: `read_store` is called a last time, and waits for
+    the disk.
 
     If the thread cannot read a place, the next call of `read_store` raises ReadFailed where it reads the place.
     `read_store` may catch ReadFailed, and leave out what is stored at the place.

@@ -2,8 +2,8 @@
 
 All code that listens or connects does so through a `Network`, which the simulation replaces.
 
-`start_server` does all steps of a start.  A process takes the single steps itself if its services must know their port
-before they are added.
+`start_server` does all steps of a start.  A process whose services must know the port before they are added does these
+steps itself.
 """
 
 import ipaddress
@@ -238,7 +238,7 @@ def build_server(
 ) -> grpc.aio.Server:
     """Returns a server without a port.
 
-    `max_message_bytes` limits a message with gRPC's overhead, so callers add room for that to their own limits.
+    `max_message_bytes` limits a message including gRPC's overhead, so callers pass more than their own limit.
 
     `interceptors` are those of access control.  With interceptors a client may send only UNREAD_BYTES of a call until
     the server knows the user.  Once the user is known, the client may be up to 1 MiB ahead of what the server has

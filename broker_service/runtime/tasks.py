@@ -39,7 +39,7 @@ class OwnedTasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._failed.done():
-            self._failed.exception()  # `run_until` has raised it; asyncio would log it again
+            self._failed.exception()  # `run_until` has raised this error; without this line asyncio would log it
 
 
 async def to_its_end(work: Coroutine[Any, Any, T]) -> T:

@@ -34,7 +34,7 @@ MAX_COMMAND_BYTES = 1 << 20  # most bytes of unread commands to one client; a si
 READS_WITHIN_S = 1.0
 MAX_TOPICS = 100  # most topics that are remembered for one producer
 MAX_STREAMS = 20_000  # most streams of all clients together; each takes 40 KiB
-MAX_STREAMS_OF_CLIENT = 16  # a client needs one; broken ones may remain for a moment
+MAX_STREAMS_OF_CLIENT = 16  # a client needs one stream; its broken streams may remain for a moment
 
 
 _NONE: Mapping[asyncio.Task[None], int] = {}  # the empty mapping that all streams without commands share
@@ -113,8 +113,8 @@ class ClientStream:
         """Sends a command.  If the client has too many unread commands, `send_in_turn` first waits until the client has
         read a command.
 
-        Returns False if the client reads no command within `wait_s`.  After such a failure, further calls return False
-        at once, until the client has read a command.
+        Returns False if the client reads no command within `wait_s`.  After a timeout, further calls return False at
+        once, until the client has read a command.
         """
         while not self.send(command):
             if self.is_closing or self._is_stuck:

@@ -121,7 +121,7 @@ class RangeStreams:
         return f"rocketsim-{self._instance.hex()}"
 
     def offer(self) -> pb.StreamOffer | None:
-        """Returns where clients may open streams; None if no further stream is possible, so that they use gRPC."""
+        """Returns where clients may open streams; None if no further stream is possible, and clients must use gRPC."""
         return self._offer if self.serving < MAX_STREAMS else None
 
     async def serve(self, sockets: Sequence[socket.socket]) -> None:

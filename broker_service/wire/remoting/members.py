@@ -34,8 +34,8 @@ MAX_HEARTBEAT_BYTES = 256 << 10
 
 @dataclass(slots=True)
 class Member:
-    """A connected client.  `consumers` maps each group with which the client consumes to that group's part of its last
-    heartbeat.
+    """A connected client.  `consumers` has the groups with which the client consumes, each with the group's part of the
+    client's last heartbeat.
     """
 
     connection: Peer
@@ -50,7 +50,8 @@ class Member:
 class Members:
     """Keeps the members of each group, and notifies them whenever one joins or leaves.
 
-    The notified push consumers of a group divide its queues among themselves again.  `clock` returns monotonic seconds.
+    After the notice, the group's push consumers divide the queues among themselves again.  `clock` returns monotonic
+    seconds.
     """
 
     def __init__(self, broker: Broker, commits: Commits, checks: ReadChecks, clock: Callable[[], float]) -> None:

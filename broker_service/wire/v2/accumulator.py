@@ -48,8 +48,7 @@ class SentCall:
 class Accumulator:
     """Appends the messages of a call, possibly together with those of other calls, as `GroupCommit` decides.
 
-    Appended messages are added to `recent` before the broker waits for disk and slave, even if their call has ended
-    meanwhile.
+    Messages are added to `recent` as soon as they are appended, even if their call has ended meanwhile.
     """
 
     def __init__(self, puts: PutPath, recent: RecentSends, clock: Callable[[], float]) -> None:

@@ -197,9 +197,9 @@ class _End(asyncio.Protocol):
         self.other.transport.write(data)
 
     def eof_received(self) -> bool:
-        """Keeps the other direction open for LINGER_S at most after the peer has ended this direction.
+        """After the peer has ended this direction, keeps the other direction open, but not longer than LINGER_S.
 
-        No call needs the other direction for longer, because gRPC and its clients end both directions together.
+        LINGER_S cuts off no call, because gRPC and its clients end both directions of a connection together.
         """
         self._has_ended = True
         other = self.other

@@ -15,9 +15,9 @@ MOST = 100_000
 class SendId(NamedTuple):
     """The parts of a message that stay the same when the message is sent again.
 
-    The message id alone is not enough, because other clients can guess it.  An attacker could send a message with the
-    id that another client's next message will have.  If only ids were compared, the broker would then take the other
-    client's message for a repeated send, and would not store it.
+    The message id alone is not enough, because other clients can guess it.  If the broker compared only ids, an
+    attacker could send a message with the id that another client's next message will have.  The broker would then take
+    the other client's message for a repeated send, and would not store it.
     """
 
     message_id: str

@@ -21,7 +21,8 @@ from broker_service.wire.v2.route_answers import Queues
 logger = logging.getLogger(__name__)
 
 ASK_WITHIN_S = 1.0
-PASSED_ON = "x-rocketsim-passed-on"  # header of a call that another broker has passed on; it is not passed on again
+# header of a call that another broker has passed on; such a call is not passed on again
+PASSED_ON = "x-rocketsim-passed-on"
 
 
 class TopicRoutes:
