@@ -2,7 +2,8 @@
 
 The settings `brokerRole` and `flushDiskType` say what an OK to a producer means.  With SYNC_FLUSH a put waits for the
 master's disk, with SYNC_MASTER for a slave.  A put waits for disk and slave at the same time.  `put_waits` makes the
-two waits of a put.  One flush, or one ack of a slave, ends all puts that it covers, and no put waits for another.
+two `Wait` objects of a put.  One flush, or one ack of a slave, ends all puts that it covers, and no put waits for
+another.
 """
 
 import asyncio
@@ -49,7 +50,8 @@ def put_waits(
 def commit_waits(
     levels: AckLevels, tracker: Tracker, sequence: int, end_offset: int, now: float, timeout_s: float
 ) -> tuple[Wait, Wait]:
-    """Makes the (replica, metadata) waits of a commit that slaves get as change `sequence`.  Pure.
+    """Makes the (replica, metadata) waits of a commit, which slaves get as the change with the number `sequence`.
+    Pure.
 
     The committed offset can cover any record up to `end_offset`, so the commit also waits until a slave has these
     records.  A slave with the offset but without the records would have to lower the offset when it is promoted.
@@ -70,11 +72,12 @@ def change_waits(
     *,
     in_any_mode: bool,
 ) -> tuple[Wait, Wait, Wait]:
-    """Makes the (flush, replica, metadata) waits of an operator's change that slaves get as change `sequence`.  Pure.
+    """Makes the (flush, replica, metadata) waits of an operator's change.  Pure.  Slaves get the change under the
+    number `sequence`.
 
     An operator's change waits as a commit does.  A change that has also appended to the log, up to `end_offset`, waits
-    for the appended records as a put does.  With `in_any_mode` the change waits for a slave to have the metadata even
-    without SYNC_MASTER.
+    for the appended records as a put does.  With `in_any_mode`, the change waits until a slave has the metadata, even
+    if the broker is no SYNC_MASTER.
     """
     flush, replica = put_waits(levels, tracker, flushed_offset, end_offset, now, timeout_s)
     waits_for_slave = levels.sync_master or in_any_mode
@@ -83,7 +86,7 @@ def change_waits(
 
 
 def metadata_wait(levels: AckLevels, tracker: Tracker, sequence: int, now: float, timeout_s: float) -> Wait:
-    """Makes the wait for a slave to have change `sequence`, whatever the broker's role.  Pure."""
+    """Makes the wait until a slave has change number `sequence`, whatever the broker's role.  Pure."""
     if sequence <= tracker.confirmed_sequence:
         return NO_WAIT
     return _slave_wait(levels, tracker.takes_metadata(), now, timeout_s)
@@ -158,7 +161,7 @@ class Acknowledgements:
         return await self._end_of(self.admit(end_offset, asyncio.get_running_loop().time(), timeout_s))
 
     async def wait_for_commit(self, sequence: int, timeout_s: float) -> PutStatus:
-        """Waits for a commit that was just made and that slaves get as change `sequence`.
+        """Waits for a commit that was just made, and that slaves get as the change with the number `sequence`.
 
         The wait takes `timeout_s` at most, and returns the status of the commit.
         """
@@ -167,10 +170,11 @@ class Acknowledgements:
         return await self._end_of(self.admit_commit(sequence, asyncio.get_running_loop().time(), timeout_s))
 
     async def wait_for_change(self, sequence: int, timeout_s: float, *, in_any_mode: bool) -> PutStatus:
-        """Waits for an operator's change that was just made and that slaves get as change `sequence`.
+        """Waits for an operator's change that was just made, and that slaves get as the change with the number
+        `sequence`.
 
-        The wait takes `timeout_s` at most, and returns the status of the change.  With `in_any_mode` the change waits
-        for a slave even if commits do not.
+        The wait takes `timeout_s` at most, and returns the status of the change.  With `in_any_mode`, the change waits
+        for a slave even if the broker is no SYNC_MASTER.
         """
         now = asyncio.get_running_loop().time()
         return await self._end_of(self.admit_change(sequence, now, timeout_s, in_any_mode=in_any_mode))
@@ -187,20 +191,24 @@ class Acknowledgements:
             self._futures.pop(put, None)  # a later flush or ack ignores puts that have ended
 
     def admit(self, end_offset: int, now: float, timeout_s: float) -> PendingPut:
-        """Begins the waits of a put.  The returned put has a status already if there is nothing to wait for."""
+        """Registers a put, so that a flush or an ack can end it.  If there is nothing to wait for, the returned put
+        already has its status.
+        """
         waits = put_waits(self.levels, self.tracker, self._log.flushed_offset, end_offset, now, timeout_s)
         return self._flushing(self._pending.add(end_offset, *waits))
 
     def admit_commit(self, sequence: int, now: float, timeout_s: float) -> PendingPut:
-        """Begins the waits of a commit.  The returned put has a status already if there is nothing to wait for."""
+        """Registers a commit, so that an ack can end it.  If there is nothing to wait for, the returned put already has
+        its status.
+        """
         end_offset = self._log.end_offset
         replica, metadata = commit_waits(self.levels, self.tracker, sequence, end_offset, now, timeout_s)
         return self._pending.add(end_offset, replica=replica, metadata=metadata, sequence=sequence)
 
     def admit_change(self, sequence: int, now: float, timeout_s: float, *, in_any_mode: bool) -> PendingPut:
-        """Begins the waits of an operator's change.
+        """Registers an operator's change, so that flushes and acks can end it.
 
-        The returned put has a status already if there is nothing to wait for.
+        If there is nothing to wait for, the returned put already has its status.
         """
         end_offset = self._log.end_offset
         offsets = self._log.flushed_offset, end_offset

@@ -15,7 +15,7 @@ from broker_service.store.json_file import decoded, encoded
 
 
 class EpochFile:
-    """The content of the file.
+    """The content of `rocketsim/epochs.json`.
 
     - `epochs`: the log's epochs.  A log that existed before the file, such as RocketMQ's, has epoch 0.
     - `begun_here`: this broker began the last epoch itself, so the log was not copied from another broker.
@@ -24,9 +24,10 @@ class EpochFile:
     - `promised`: the promise of this slave to a candidate; None once the slave's log has the promised epoch.
 
     An epoch that a promotion began is valid only if the role on disk (`role_file.py`) is master, or if the epoch has
-    bytes, so that a failed promotion is undone without a write, even on a full disk.  A slave ignores an epoch that is
-    not valid, and uses the list from before the promotion.  The list from before the promotion keeps even epochs
-    without bytes, by which this broker recognises masters that were replaced.
+    bytes.  A failed promotion, which has not saved the role master, is therefore undone without a write, even on a full
+    disk.  A slave ignores an epoch that is not valid, and uses the list from before the promotion.  The list from
+    before the promotion keeps even epochs without bytes, because this broker recognises replaced masters by their
+    epochs.
     """
 
     def __init__(self, path: Path, log_end_offset: int, files: Files | None = None) -> None:

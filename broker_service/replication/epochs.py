@@ -5,8 +5,8 @@ log offset of its first byte; it ends where the next epoch starts.  Within an ep
 slaves copy, so two logs are equal up to the point where their epochs differ.
 
 The number is 10**12 times the number of promotions plus the number of starts since: 2000000000005 is the fifth start
-after the second promotion.  A master that was replaced never reaches the epochs of the promoted one, however often it
-restarts.  Older versions counted differently: the last two digits were a broker id, and the others
+after the second promotion.  A replaced master never reaches the epoch numbers of the promoted broker, however often the
+replaced master restarts.  Older versions counted differently: the last two digits were a broker id, and the others
 counted promotions and starts together.  A number that an older version made counts as a number of starts without a
 promotion, and the next start adds 1.
 
@@ -82,8 +82,8 @@ class EpochList:
         """Returns True if, in this history, the log could have ended at `log_offset` during this epoch.
 
         The result can be True even if the log has not reached that offset yet.  An epoch that is missing from the list
-        had no bytes.  A missing epoch belongs to this history if the next epoch in the list follows the same promotion,
-        since the same broker then began both epochs.
+        had no bytes.  A missing epoch counts as part of this history if its number has as many promotions as that of
+        the next epoch in the list, because the same broker then began both.
         """
         for index, entry in enumerate(self.epochs):
             if entry.epoch == epoch:
@@ -112,8 +112,8 @@ class EpochList:
     def yields_to(self, other: "EpochList") -> bool:
         """Returns True if this log may lose a tail that `other` does not have.
 
-        This log yields if the last epoch of `other` is newer.  This log also yields if both last epochs have the same
-        number and different ids, since an operator has then decided which broker is the slave.
+        This log yields if the last epoch of `other` is newer.  This log also yields if the two last epochs have the
+        same number but different ids, because an operator has then decided which broker is the slave.
         """
         is_fork = NO_ID not in (self.last_id, other.last_id) and self.last_id != other.last_id
         return self.last < other.last or (self.last == other.last and is_fork)

@@ -3,9 +3,9 @@
 A Follower makes the messages for the master, and applies the master's messages to the log and the epoch file.  The
 class does no other I/O and knows no event loop; `slave.py` calls it.
 
-A crash can come between any two steps, so two rules give the order of the steps.  Bytes are cut before newer epochs are
-adopted, because after a crash the bytes to be cut would otherwise count as the new master's.  Epochs are adopted before
-their first byte is stored.
+Two rules for the order of the steps keep the log right if a crash comes between two steps.  Bytes are cut before newer
+epochs are adopted, because after a crash the bytes to be cut would otherwise count as the new master's.  Epochs are
+adopted before their first byte is stored.
 """
 
 from collections.abc import Iterator
@@ -29,9 +29,9 @@ from broker_service.replication.refusals import KEEP_THE_RIGHT_LOG, Diverged, Mi
 class Follower:
     """One replication stream, which must end after any exception; the log is consistent even then.
 
-    `cuts.log_will_be_cut` is called before bytes are cut, because a start after a crash could not detect the cut.
-    `cuts.log_cut` is called as soon as bytes are removed, even if the rest of the cut or saving the epochs fails,
-    because the next handshake would find nothing left to cut.
+    `cuts.log_will_be_cut` is called before bytes are cut, because a start after a crash could not tell that the log was
+    cut.  `cuts.log_cut` is called as soon as bytes are removed, even if a later step fails: the next handshake finds
+    nothing left to cut, so the call could not be made up for.
     """
 
     def __init__(
@@ -182,7 +182,8 @@ class Follower:
     def _cut_back(self, reply: pb.HandshakeReply, epochs: EpochList, prefix: int) -> None:
         end, resume = self._log.end_offset, reply.resume_offset
         if not self._epochs.epochs.yields_to(epochs) or prefix != resume:
-            # A cut is legitimate only where the histories part, and only if this log must give way (`yields_to`).
+            # A cut is accepted only at the offset where the two histories part, and only if this log must give way
+            # (`yields_to`).
             raise Mismatch(
                 f"the master asks to cut back from {end} to {resume}; the histories are equal up to {prefix}"
             )
@@ -235,8 +236,8 @@ class Follower:
     def _adopt(self, epochs: EpochList) -> None:
         """Saves the master's epochs as this log's.
 
-        The file then says that another broker began the last epoch.  An unchanged list is saved, too, if the file says
-        that this broker began the last epoch, which is so in a copy of the master's store.
+        The saved epoch file says that another broker began the last epoch.  An unchanged list is saved, too, if the
+        file names this broker instead, as it does in a copy of the master's store.
         """
         epochs = epochs.with_ids_of(self._epochs.epochs)
         if epochs != self._epochs.epochs or self._epochs.begun_here or not self._epochs.is_noted:

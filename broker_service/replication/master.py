@@ -68,7 +68,7 @@ class ReplicationMaster(ReplicationServicer):
     async def begin_epoch(self, *, promotion: bool = False, above: int = NO_EPOCH) -> int:
         """Begins a new epoch and returns its number; must be awaited before the first write of a start or promotion.
 
-        The epoch is on disk on return.  The number of a promotion's epoch is also above `above`.  If a slave is sending
+        The epoch is on disk on return.  A promotion's epoch gets a number greater than `above`.  If a slave is sending
         bytes that this master lost, the call waits for them, because they belong to the previous epoch.
         """
         async with self.greeting:
@@ -232,12 +232,13 @@ class _SlaveStream:
         if not self._master.broker.is_master():
             raise ServiceNotAvailable("this broker is not a master")
         self.slave_id = message.handshake.broker_id
-        # An older stream of this slave holds the `greeting` lock, or gets the lock before this stream, so it is closed.
+        # An older stream of this slave is closed if it holds the `greeting` lock, or would get the lock before this
+        # stream.
         self._replace_older(State.GREETING, State.REFILL)
         async with self._master.greeting:
             self._greet(message.handshake)
-            # A running stream is closed only now, since a broker that is no slave of this master could have used the id
-            # in its handshake.
+            # A running stream is closed only after `_greet` has accepted the handshake, because a broker that is no
+            # slave of this master could also send this id.
             self._replace_older(State.TRANSFER)
             while self.transfer.state is State.REFILL:
                 message = await self._next()
@@ -264,7 +265,7 @@ class _SlaveStream:
 
     def _apply(self, message: pb.SlaveMessage) -> None:
         if self._closing.is_set():
-            return  # The stream is closing, and an ack may have another meaning than at the handshake.
+            return  # The stream is closing, and this broker may no longer have the role that it had at the handshake.
         match message.WhichOneof("kind"):
             case "ack":
                 self.newer_epoch = message.ack.epoch

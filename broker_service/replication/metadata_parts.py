@@ -8,7 +8,7 @@ OFFSETS_A_MESSAGE = 10_000  # 6 MB at most, since the names of a topic and a gro
 
 
 def parts(metadata: Metadata) -> Iterator[Metadata]:
-    """Yields the parts in the order in which they must be sent.  The receiver merges each part by itself.
+    """Yields the parts in the order in which they must be sent.  The receiver merges each part as it arrives.
 
     The first part has everything but the offsets that do not fit into it, and the other parts have these offsets.  Only
     the last part has the sequence, so a receiver that has the sequence has all parts.

@@ -1,4 +1,5 @@
-"""PendingPuts has the puts and commits that wait for a disk or a slave.  Pure: `now` is an argument.
+"""PendingPuts has the puts and commits that wait for a disk or a slave.  Pure: callers pass the time as the argument
+`now`.
 
 A put waits for a flush and for a slave at the same time.  A commit waits for a slave's log, which must have the records
 that the offset covers, and for a slave's journal of offsets.  Each wait ends once, with OK, or at its deadline with
@@ -39,7 +40,7 @@ class PendingPut:
 
 @dataclass(slots=True, eq=False)
 class Wait:
-    """One wait of a put or commit.  A wait that is made with a status has ended already."""
+    """One wait of a put or commit.  A wait that is created with a status has already ended."""
 
     status: PutStatus | None
     deadline: float = 0.0

@@ -6,9 +6,9 @@ and Raft also ask for promises, but need only those of a majority.  A pair witho
 all known slaves must promise.
 
 A promise is on disk before the candidate gets the answer.  A promise ends when the slave's log has the promised epoch.
-A promise also ends when the candidate, asked after the promise was given, says that it is no master and is not being
-promoted with this epoch.  The candidate's answer is final, because each further attempt of the candidate asks for a new
-promise.
+A promise also ends if the candidate is asked later, and answers that it is neither master nor being promoted with this
+epoch.  The candidate does not need the promise after this answer, because each further attempt to be promoted asks for
+a new one.
 """
 
 from dataclasses import dataclass
@@ -51,5 +51,7 @@ def refusal(
 
 
 def is_over(promise: Promise, broker_id: int, candidate_epoch: int) -> bool:
-    """Returns True if the candidate's answer ends the promise; the answer must be newer than the promise."""
+    """Returns True if the candidate's answer ends the promise.  The candidate must have been asked after it got the
+    promise.
+    """
     return broker_id != MASTER_ID and candidate_epoch != promise.epoch

@@ -38,7 +38,7 @@ class ReplicatedLog(cold_reads.Store, Protocol):
         log's end.
 
         `commit_log_offset` is the end of the log plus the size of the incomplete record.  If `commit_log_offset` is the
-        end of the log, the incomplete record is dropped.
+        end of the log itself, the incomplete record in memory is dropped first.
         """
 
     def tail_crc_at(self, commit_log_offset: int, size: int) -> tuple[int, int]:
@@ -68,14 +68,14 @@ class MasterBroker(Protocol):
     def takes_writes(self) -> bool:
         """Returns True once the log may have bytes that no slave has.
 
-        A True result also means that no slave may send back bytes that the master has lost.
+        Once the result is True, no slave may send back bytes that the master has lost.
         """
 
     def metadata(self) -> Metadata:
         """Returns a snapshot of all metadata, marked `complete`, with the current epoch."""
 
     def accept_offsets(self, slave_id: int, offsets: Metadata) -> None:
-        """Merges offsets that a slave took while this master was away; offsets only rise.
+        """Merges committed offsets that a slave took while this master was away; an offset only rises.
 
         Raises ValueError for impossible offsets.
         """
@@ -108,7 +108,7 @@ class CutListener(Protocol):
     def log_will_be_cut(self, end_offset: int) -> None:
         """Lowers committed offsets that lie beyond the new end.
 
-        Called before the log is cut, since a start after a crash could not detect the cut.
+        Called before the log is cut, because a start after a crash could not tell that the log was cut.
         """
 
     def log_cut(self, cut: Cut) -> None:
@@ -119,21 +119,23 @@ class SlaveBroker(CutListener, Protocol):
     """The operations of the broker that ReplicationSlave needs."""
 
     def follows_master_that_waits(self, *, for_slave: bool, for_flush: bool) -> None:
-        """Records what an OK of this master means; called before anything is acknowledged to the master.
+        """Records how safe a message is when this master answers OK; called before this slave sends the master an ack.
 
         `for_slave` is True for a SYNC_MASTER, `for_flush` for a master with SYNC_FLUSH.
         """
 
     def apply_metadata(self, metadata: Metadata) -> None:
-        """Applies a snapshot (marked `complete`) or a change.  Offsets only rise, and are in the journal on return.
+        """Applies a snapshot (marked `complete`) or a change.  Committed offsets only rise, and are in the journal on
+        return.
 
         Raises ValueError for impossible metadata.
         """
 
     def offsets_to_hand_back(self) -> Metadata | None:
-        """Returns offsets that the master lacks, because it was away when this slave took them, or has lost them.
+        """Returns the committed offsets that the master lacks: this slave took them while the master was away, or the
+        master lost them.
 
-        The slave calls this method at every connect, so the method must return an offset until the master has it.
+        The slave calls this method at every connect, so the method must return such an offset until the master has it.
         """
 
     def replicated(self, visible_offset: int) -> None:

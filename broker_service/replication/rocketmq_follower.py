@@ -43,8 +43,8 @@ class Start(NamedTuple):
 def start_of(ours: LogBounds, masters: LogBounds) -> Start:
     """Decides where a stream begins.  Raises Mismatch if this log cannot continue the master's.
 
-    A RocketMQ master answers the offset 0 with its last file only, so a slave that wants all of a log from 0 on asks
-    for 1, and supplies the first byte itself (FIRST_BYTE).
+    Asked for offset 0, a RocketMQ master sends only its last file.  A slave that wants the whole log from 0 on
+    therefore asks for offset 1, and supplies the first byte itself (FIRST_BYTE).
     """
     if ours.min_offset == ours.end_offset:
         return Start(max(1, masters.min_offset), masters.min_offset)

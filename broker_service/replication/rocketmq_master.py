@@ -55,7 +55,7 @@ class RocketMQMaster:
     async def floors(self) -> list[tuple[str, int, int]]:
         """Returns (topic, queue id, next offset) of queues whose messages have all expired.
 
-        The log that a slave copies does not show these next offsets.
+        A slave needs these next offsets, because the log that it copies does not show them.
         """
         found = []
         for topic in _table(await self._ask(RequestCode.GET_ALL_TOPIC_CONFIG), "topicConfigTable"):
@@ -75,8 +75,9 @@ class RocketMQMaster:
     async def metadata(self) -> tuple[metadata_pb2.Metadata, LogBounds]:
         """Returns a snapshot of the metadata, and the log's bounds after the snapshot was made.
 
-        The bounds are asked for last, so that a log that reaches this end has all records that the offsets cover.  The
-        offset of a delay level is covered, too, because RocketMQ appends a delayed message before it moves that offset.
+        The log's bounds are asked for after the offsets, so that the log up to its end has all records that the offsets
+        cover.  The offset of a delay level does not lie beyond this end either, because RocketMQ appends a delayed
+        message before it moves the offset.
         """
         topics = _object(await self._ask(RequestCode.GET_ALL_TOPIC_CONFIG))
         offsets = _table(await self._ask(RequestCode.GET_ALL_CONSUMER_OFFSET), "offsetTable")

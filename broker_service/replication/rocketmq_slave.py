@@ -83,7 +83,9 @@ class RocketMQSlave(ReplicationSlave):
 
     @asynccontextmanager
     async def _asking(self, address: str) -> AsyncIterator[RocketMQMaster]:
-        """Opens a connection for one round of questions, which must end in time.  Raises RocketMQLost."""
+        """Opens a connection for one round of questions, which must end within `metadata_timeout_s`.  Raises
+        RocketMQLost.
+        """
         try:
             async with asyncio.timeout(self._settings.metadata_timeout_s):
                 master = await open_master(address, self._user)

@@ -127,7 +127,7 @@ class ReplicationSlave:
             pass
 
     def hand_back(self) -> None:
-        """Sends the offsets that the master lacks, or leaves them to the next connect if there is no stream."""
+        """Sends the committed offsets that the master lacks; without a stream, the next connect sends them."""
         if self._stream is not None:
             self._stream.hand_back()
 
@@ -237,7 +237,7 @@ class _MasterStream:
     async def show_unacknowledged(self) -> None:
         """Makes the records visible that this slave has not acknowledged.
 
-        The master may have shown these records to consumers while it had no connection to this slave.
+        The master may have shown unacknowledged records to consumers while it had no connection to this slave.
         """
         end_offset = self._follower.end_offset
         try:

@@ -1,6 +1,6 @@
 """Tracker records what each slave has acknowledged, and derives the confirm offset.
 
-Pure: no clock, no event loop, no sockets.
+The class is pure: it uses no clock, no event loop and no sockets.
 
 A slave is *in sync* once it has acknowledged something on its current connection and is less than `fall_behind_max`
 bytes behind.  The ack of one slave is enough to confirm records, so the confirm offset is the highest ack of this term
@@ -125,7 +125,7 @@ class Tracker:
         return self._shown_offset
 
     def _note_shown(self, master_end: int) -> None:
-        """Records all of the log as shown if no slave is in sync, since consumers see all of it then."""
+        """Records all of the log as shown to consumers if no slave is in sync, because consumers then see all of it."""
         if not self.is_slave_available(master_end):
             self.shown(master_end)
 

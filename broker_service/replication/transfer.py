@@ -40,8 +40,8 @@ class State(Enum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferSettings:
     frame_bytes: int = 4 << 20  # haTransferBatchSize
-    # The limit for bytes that were sent and are not acknowledged, which must exceed the largest record by far, since an
-    # ack covers whole records only.
+    # The limit for bytes that were sent and are not acknowledged.  The limit must exceed the largest record by far,
+    # because an ack covers whole records only.
     in_flight_bytes: int = 32 << 20
     # With ASYNC_MASTER, where no put waits for the slave, a message of fewer than gather_bytes is sent only gather_s
     # after the previous message.  A message with one small record costs as much as a message with dozens.
@@ -271,7 +271,9 @@ class Transfer:
         return self.state is State.TRANSFER and self._epochs.epochs.last != self._epoch_sent
 
     def _pending(self) -> int:
-        """Returns how many bytes of the log may be sent; the number can be too high, for the reason in `_has_room`."""
+        """Returns how many bytes may be sent; too many while the size of the first record in flight is not known (see
+        `_has_room`).
+        """
         is_open = self.state is State.TRANSFER and self._has_room()
         return self._log.end_offset - self.sent_offset if is_open else 0
 

@@ -6,8 +6,8 @@ appends an *op record* to RMQ_SYS_TRANS_OP_HALF_TOPIC, whose body is the half me
 rollback appends only an op record.  A half message whose transaction is given up is copied to
 TRANS_CHECK_MAX_TIME_TOPIC.
 
-RocketSim adds two properties that RocketMQ does not have.  `__CHECK` of a half message has the time of the first
-question to its producer, and the client that sent it.  `__RESOLUTION` of an op record says how the transaction ended.
+RocketSim adds two properties that RocketMQ does not have.  `__CHECK` of a half message says when its producer is asked
+next, and which client sent the message.  `__RESOLUTION` of an op record says how the transaction ended.
 """
 
 from rocketsim_proto.records import record
@@ -36,7 +36,7 @@ PROPERTY_RESOLUTION = "__RESOLUTION"
 
 OP_TAG = "d"
 OP_BODY = 4096  # the maximum size of a body in bytes, as in RocketMQ's transactionOpMsgMaxSize
-DEFAULT_IMMUNITY_MS = 6_000  # time to the first question for half messages of RocketMQ, which do not name it
+DEFAULT_IMMUNITY_MS = 6_000  # until the first question, if a half message comes from RocketMQ and names no time
 
 # Properties that clients and brokers set for each attempt to send a message, or for its half message.
 _NOT_CONTENT = frozenset(
@@ -142,7 +142,7 @@ def op_records(queue_offsets: list[int], resolution: Resolution, now_ms: int) ->
 
 
 def change_in(message: Record) -> Prepared | Ended | Resolved | None:
-    """Returns the change in a record of one of the three topics, from RocketSim or RocketMQ; None if it has none."""
+    """Returns the change that a record of RocketSim or RocketMQ makes to transactions; None if it makes none."""
     properties = message.properties
     if message.topic == OP_TOPIC:
         offsets = tuple(int(text) for text in message.body.decode("ascii", "replace").split(",") if text.isdecimal())

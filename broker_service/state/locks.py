@@ -6,8 +6,8 @@ one message group:
     | batch: the messages that one pop took, from the first one without an ack on | waiting . . . |
 
 A batch ends when none of its deliveries is under way any more.  The remaining messages of an ended batch wait again,
-before all other waiting messages.  As in RocketMQ, acknowledged messages that come after the first one without an ack
-also remain in the batch.  A message group without messages has no lock.
+before all other waiting messages.  As in RocketMQ, the batch also keeps a message that was acknowledged before an
+earlier message of the batch.  A message group without messages has no lock.
 """
 
 from collections import deque
@@ -35,7 +35,7 @@ class Lock:
     def wait(self, message: Ordered) -> None:
         if self._waiting is None:
             self._waiting = deque()
-        delivered = message.step is Step.DELIVERED  # a delivered message that must wait does not count its attempt
+        delivered = message.step is Step.DELIVERED  # if a delivered message must wait again, the attempt does not count
         self._waiting.append(Ordered(message.queue_offset, max(0, message.attempt - delivered), Step.WAITS))
 
     def end_batch(self) -> None:

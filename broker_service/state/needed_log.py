@@ -1,11 +1,13 @@
-"""NeededLog knows the log offset from which records still wait, so that retention keeps the log after this offset."""
+"""NeededLog knows the lowest log offset that waiting records still need, so that retention keeps the log after this
+offset.
+"""
 
 from broker_service.store.message_store import MessageStore
 
 
 class NeededLog:
-    """Keeps the log offset from which records still wait.  A record waits until its settlement, or its new copy, is on
-    disk.
+    """Finds the log offset from which the log is still needed.  A waiting record is needed until its settlement, or its
+    new copy, is on disk.
     """
 
     def __init__(self, log: MessageStore) -> None:
@@ -17,8 +19,8 @@ class NeededLog:
         """Returns the log offset from which the log is needed.  `oldest` is the log offset of the oldest waiting
         record.
 
-        This method must be called repeatedly: an offset that a call finds is only returned, by a later call, once
-        everything that was in the log at the earlier call is on disk.
+        This method must be called repeatedly.  An offset that one call finds is returned by a later call, once
+        everything that the log had at the first call is on disk.
         """
         now = self._log.end_offset if oldest is None else oldest
         if self._noted is not None and self._noted[0] <= self._log.flushed_offset:

@@ -1,4 +1,4 @@
-"""OpenTransactions keeps the half messages whose transaction has not ended, as they follow from the log alone.
+"""OpenTransactions keeps the half messages whose transaction has not ended.  Its content follows from the log alone.
 
 A half message replaces an open one with the same topic and id, because it is the same message, sent or appended again.
 """
@@ -18,7 +18,7 @@ from broker_service.state.transaction_changes import (
     TransactionId,
 )
 
-MAX_RECENT = 20_000  # ended transactions that are remembered at most, for clients that end one again
+MAX_RECENT = 20_000  # number of ended transactions to remember, because a client may end a transaction twice
 _HEAP_SLACK = 1000
 
 

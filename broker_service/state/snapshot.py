@@ -3,8 +3,8 @@
     | magic 8 | version 4 | log offset 8 | tail size 4 | tail CRC-32 4 | body CRC-32 4 | body: transitions |
 
 The body has transitions that rebuild the state (`transitions.py`).  `tail CRC-32` is the CRC of the last `tail size`
-bytes of the log before the log offset.  A snapshot is valid for a log whose bytes before the log offset have this tail
-CRC.  Without a valid snapshot a start reads the complete log.
+bytes of the log before the log offset.  A snapshot is valid only for a log whose bytes before the snapshot's log offset
+have the snapshot's `tail CRC-32`.  Without a valid snapshot a start reads the complete log.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -121,7 +121,7 @@ def _lock(
     """Yields transitions that rebuild a lock.
 
     The transitions leave the queue's next offset at `lowest`, because messages of other locks lie between those of this
-    lock.
+    lock and must not be skipped.
     """
     name, attempt_id, messages = group
     batch = {one.queue_offset: under_way[one.queue_offset] for one in messages if one.step is Step.DELIVERED}

@@ -38,7 +38,7 @@ from broker_service.state.transitions import (
     Waiting,
 )
 
-MAX_RECENT = 20_000  # number of settled deliveries to remember, whose acks are valid even if they are repeated
+MAX_RECENT = 20_000  # number of settled deliveries to remember, so that a repeated ack of one of them is valid
 _HEAP_SLACK = 1000
 _TAKEN_SLACK = 1000
 

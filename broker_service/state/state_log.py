@@ -230,7 +230,7 @@ class StateLog:
             raise self._unread[1].with_traceback(None)  # every raise would lengthen the error's traceback
 
     def read_again(self) -> bool:
-        """Reads the state again, and returns True, if a record of a transaction could not be read before.
+        """If a record of a transaction could not be read before, reads the state again and returns True.
 
         Raises if the record still cannot be read.
         """
@@ -293,7 +293,7 @@ class StateLog:
         try:
             return log_offset, self._changes_of(entry, log_offset)
         except (NotFound, ReadFailed, StoreCorrupt, StoreTooNew) as of_this_one:
-            # If the log does not continue behind the record, the queue may be damaged, and not only the record.
+            # If no record ends where the queue's entry says, the entry may be damaged, and not only the record.
             if isinstance(of_this_one, NotFound) or not self._store.log.goes_on_at(log_offset + size):
                 self._failed_at = entry
                 raise error or _unreadable(entry) from of_this_one

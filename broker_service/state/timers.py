@@ -17,7 +17,9 @@ RECALL_WEIGHT = 10  # a recall takes as much memory as this many timers, because
 
 
 class Timers:
-    """Keeps the log offsets of each second in order.  A recall is itself a timer, which ends after its second."""
+    """Keeps the log offsets of timers by second, in log order.  A recall is itself a timer; its key is kept until all
+    timers of its second are settled.
+    """
 
     def __init__(self) -> None:
         self.count = 0

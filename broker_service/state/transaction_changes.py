@@ -80,8 +80,8 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """Says that a transaction has ended.  In snapshots, `unlogged` is the queue offset of the half message if its op
-    record is missing.
+    """Says that a transaction has ended.  For a half message without an op record, a snapshot has the half message's
+    queue offset in `unlogged`.
     """
 
     transaction: TransactionId

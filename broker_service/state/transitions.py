@@ -109,7 +109,8 @@ class Step(IntEnum):
 class Ordered(NamedTuple):
     """A message of a message group.
 
-    `attempt` is the number of this delivery attempt, or of the earlier attempts if the message waits or was returned.
+    `attempt` counts the delivery attempts, including the current one.  A message that waits or was returned has no
+    current attempt.
     """
 
     queue_offset: int
@@ -139,8 +140,8 @@ class TakeInOrder:
 
 @dataclass(frozen=True, slots=True)
 class Return:
-    """Ends deliveries of a group that consumes in order, without an ack, so that their messages wait in their places
-    again.
+    """Ends deliveries without an ack, in a group that consumes in order.  The messages then wait again, in their old
+    places.
     """
 
     place: Place
@@ -198,7 +199,9 @@ class Remember:
 
 @dataclass(frozen=True, slots=True)
 class Copying:
-    """Says that copies of timers may follow from this log offset on.  Each copy names the timer that it settles."""
+    """Says that copies of timers may lie in the log from this log offset on.  Each copy names the timer that it
+    settles.
+    """
 
     log_offset: int
 

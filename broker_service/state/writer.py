@@ -4,11 +4,12 @@ A change is a transition, or a record from which a transition follows, such as a
 in two ways:
 
 - `submit` makes the change pending.  The pending changes of calls that come together (`GroupCommit`) become one record.
-- `append` and `append_record` append the change now, behind the pending changes, so that an ack that was accepted
-  earlier comes before an expiry, a move or a reset.
+- `append` first appends the pending changes and then its own, at once, so that an ack that was accepted earlier comes
+  before an expiry or a reset.  `append_record` appends one record at once; its callers call `flush` first if pending
+  changes must come before the record.
 
 The state changes only when the record of a change is applied from the log, as on a slave, and is therefore never ahead
-of the log.  Only `next_of` also counts the messages that pending changes take.
+of the log.  Only `next_of` looks at pending changes, too: it returns the offset behind the messages that they take.
 """
 
 import asyncio
@@ -27,7 +28,7 @@ from broker_service.state.state import State
 from broker_service.state.state_log import StateLog, Written
 from broker_service.state.transitions import Place, Take, TakeInOrder, Transition
 
-_BODY = 16 << 10  # bytes of transitions after which a further record begins
+_BODY = 16 << 10  # bytes; a body that exceeds this size gets no further transitions
 MAX_PENDING = 128  # this many pending transitions are appended without waiting for others
 
 
@@ -160,7 +161,7 @@ class StateWriter:
             appended.set_result(end)
 
     async def stored(self, appended: asyncio.Future[int], timeout_s: float) -> PutStatus:
-        """Waits until submitted changes are appended and are as safe as the mode promises."""
+        """Waits until submitted changes are appended and are as safe as `brokerRole` and `flushDiskType` require."""
         end = await asyncio.shield(appended)
         return await self._broker.acknowledgements.wait(end, timeout_s)
 

@@ -43,8 +43,8 @@ class Admission:
     def _why_reserved(self, size: int) -> str | None:
         """Returns the refusal if the rest of the last log file is kept for the broker's own records.
 
-        The rest of the last log file is kept while the disk has no room for another one.  After the first send that is
-        refused because of this reserve, all sends are refused until the disk has room.
+        The rest of the last log file is kept while the disk has no room for another one.  Once a send was refused
+        because of this reserve, all sends are refused until the disk has room.
         """
         log = self._log
         left = log.file_end - log.end_offset - size

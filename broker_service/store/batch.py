@@ -67,7 +67,7 @@ _NAMES = re.compile(rb"(?:^|\x02)([^\x01\x02]+)\x01[^\x02]")  # the names of pro
 class Fields(NamedTuple):
     """The fields of one record, or columns with the fields of many.
 
-    A check that uses only arithmetic and comparisons works for one record and for columns.
+    A check that uses only arithmetic and comparisons works for single values and for columns alike.
     """
 
     size: Any  # the whole record, in bytes
@@ -161,12 +161,12 @@ class Batch(ABC):
         """Returns the number of a record whose properties contain a sector of zeros or end with a zero byte; None if no
         record has such properties.
 
-        Properties have no checksum, so recovery would take such properties for a sector that never reached the disk.
+        Properties have no checksum, so recovery would take such zeros for a sector that never reached the disk.
         """
 
     @abstractmethod
     def properties_among(self, names: frozenset[bytes]) -> frozenset[bytes]:
-        """Returns the ones of `names` that at least one record has as a property."""
+        """Returns those of `names` that are a property of at least one record."""
 
     # --- what the broker adds -----------------------------------------------------------------------------------------
 
@@ -175,8 +175,8 @@ class Batch(ABC):
         """Writes the broker's fields into the records: log offset, queue offset, store time and store host.
 
         Log offsets are consecutive from `offset` on.  Queue offsets come from `next_offsets` (queue id to next offset),
-        which is updated.  `store_host` is 8 bytes (IPv4) or 20 bytes (IPv6).  If the room for the host in a record has
-        the other length, the call raises RecordError and writes nothing.
+        which is updated.  `store_host` is 8 bytes (IPv4) or 20 bytes (IPv6).  If a record's host field has another
+        length than `store_host`, the call raises RecordError and writes nothing.
         """
 
     @abstractmethod

@@ -292,7 +292,7 @@ class CommitLog:
     # --- reading --------------------------------------------------------------------------------------------------
 
     def read(self, offset: int, size: int) -> bytes:
-        """Reads up to `size` bytes, which end with the file or the log.
+        """Reads `size` bytes, or fewer at the end of a file or of the log.
 
         Raises NotFound for an offset outside the log.
         """
@@ -353,8 +353,8 @@ class CommitLog:
     def decoding(self, records: bytes | memoryview, offset: int | None = None) -> Iterator[None]:
         """A context for code that decodes complete records of the log: it turns a RecordError into StoreCorrupt.
 
-        `records` begins at log offset `offset`.  Without `offset`, the records were read through a queue, and the log
-        offsets in their heads are those of the queue's entries.
+        `records` begins at log offset `offset`.  Without `offset`, the position of an error is taken from the log
+        offset in the record's head, which was compared with the queue's entry when the record was read.
         """
         try:
             yield

@@ -59,8 +59,8 @@ class ConsumeQueue:
         self.min_offset = self.max_offset = start_at
         self.log_end = 0
         self.unsynced: set[Path] = set()  # files written since the last thorough flush
-        # The names of the files that `load` found, even of files that are not valid, show how far the queue had come:
-        # at least to `named_offset`, and at most to `named_end`.
+        # The names of the files on disk, even of invalid files, show how far the queue had come: at least to
+        # `named_offset`, and at most to `named_end`.
         self.named_offset = self.named_end = 0
         self._files = files
         self._open = open_files
@@ -74,8 +74,8 @@ class ConsumeQueue:
         """Reads the entries on disk and keeps the valid ones before any damage.
 
         Returns a description of the damage, or None if the files have none.  Every entry of a file is checked if the
-        file may have holes after a power loss.  Files that end before queue offset `sure_until` were synced and are not
-        checked, except that the newest three files are always checked.
+        file may have holes after a power loss.  Files that end before queue offset `sure_until` were synced and need no
+        check, but the newest three files are always checked.
         """
         self._starts = [int(name) for name in self._files.names(self.directory) if name.isdigit()]
         if self._starts:
@@ -393,8 +393,8 @@ class ConsumeQueue:
     def begins_with_expired(self, log_min: int) -> bool:
         """Returns True if no record can be missing before the first entry.
 
-        No record can be missing if the record of the first entry is the first of the log or has expired, or if the
-        queue has no entry.
+        No record can be missing if the queue has no entry, or if the record of its first entry has expired or is the
+        first record of the log.
         """
         first = self.read(self.first_offset, 1)
         return not len(first) or first["size"][0] == FILLER_SIZE or bool(first["commit_log_offset"][0] <= log_min)
@@ -419,7 +419,8 @@ class ConsumeQueue:
         self._files.remove_tree(self.directory)
 
     def _path(self, start: int) -> Path:
-        if start != self._path_start:  # The Path is kept with its cached hash, since most calls ask for the same file.
+        # Most calls ask for the same file, so its Path is kept, with the hash that the Path caches.
+        if start != self._path_start:
             self._path_start, self._last_path = start, self.directory / file_name(start)
         return self._last_path
 

@@ -65,8 +65,8 @@ class Cuts:
         """Stops the store if the cut in this context fails.
 
         If the store continued, new records would be appended in front of bytes of the old log, and recovery would take
-        these bytes for records of the new log.  The next start finds the old log, or a part of it, and replication cuts
-        it again.
+        these bytes for records of the new log.  After a stop in the middle of a cut, the next start finds the old log
+        or a part of it, and replication cuts it again.
         """
         try:
             yield

@@ -4,10 +4,10 @@
 
 - GO_ON: the caller gets the error, and nothing else changes.  GO_ON is also the verdict for a sync that could not be
   tried, because no file handle was free or the file was gone.
-- REFUSE: the write has not happened and its caller gets the error.  Later writes are tried as usual.
+- REFUSE: the write has not happened and its caller gets the error; later writes are tried as usual.
 - STOP: a sync failed.  The kernel may have dropped the bytes it could not write and marked their pages clean, so a
-  second sync would succeed wrongly.  After a STOP nothing is written, and the store is not marked as closed.  The next
-  start writes the bytes in doubt again.
+  second sync would succeed although these bytes are not on disk.  After a STOP nothing is written, and the store is not
+  marked as closed.  The next start writes the bytes in doubt again.
 """
 
 import errno
@@ -92,8 +92,8 @@ class Disk(Files):
         self._root = root
         self._private = private
         self._paths: dict[int, Path] = {}  # open handle -> its path, which errors name
-        # The methods that read, and until `stop` also `pwrite`, are taken from the file system unchanged, since their
-        # errors never lead to a STOP, so that appends and reads save a call.
+        # Errors of reads and of `pwrite` never lead to a STOP, so the methods that read, and `pwrite` until `stop`, are
+        # taken from the file system unchanged.  Appends and reads thereby save a call.
         own = vars(Disk).keys() | {"write_atomically", "read_synced", "discard"}
         names = [name for name in dir(Files) if not name.startswith("_") and name not in own]
         self.__dict__.update({name: getattr(files, name) for name in (*names, "pwrite")})

@@ -4,8 +4,8 @@ The flush thread calls `flush`.  The event loop calls everything else; it also c
 that everything is on disk.
 
 `flush` holds `lock`.  The event loop also holds `lock` while it cuts the log and while it zeroes the bytes of a failed
-write, because neither may happen during a sync.  A cut lowers `flushed` under the lock, so after a flush the loop reads
-`flushed` and not the value that the flush returned.
+write, because neither may happen during a sync.  A cut lowers `flushed` under the lock.  After a flush the event loop
+therefore reads `flushed`, because the value that the flush returned can be too high by then.
 """
 
 import logging
@@ -108,8 +108,8 @@ class Durability:
     def _request(self) -> None:
         """Makes the next flushes sync queues and index, too, so that recovery starts at the current end of the log.
 
-        Each flush syncs some of the files, so that a put does not wait for thousands of queue files.  Only the last of
-        these flushes writes the summary and the checkpoint, which say that everything is on disk.
+        Each of these flushes syncs only some of the files, so that no put waits for thousands of queue files.  Only the
+        last of these flushes writes the summary and the checkpoint, which say that everything is on disk.
         """
         end = self._log.end_offset
         index_paths, index_timestamp, index_offset = self._index.take_unsynced()
@@ -143,7 +143,7 @@ class Durability:
             self._disk.check()
             thorough = self._requests.popleft() if self._requests else None
             timestamp = self.last_timestamp
-            end = self._log.end_offset  # read after request and timestamp, so that both are about records before `end`
+            end = self._log.end_offset  # read last, so that request and timestamp cover only records before `end`
             with Attempt() as flush:
                 if end > self.flushed:
                     self._log.sync(self.flushed, end)
@@ -173,7 +173,7 @@ class Durability:
         self._disk.sync_directory(thorough.index_directory)
 
     def _note(self, thorough: ThoroughFlush) -> None:
-        """Writes the summary and the checkpoint.  If the disk is full, the old files stay and recovery takes longer."""
+        """Writes the summary and the checkpoint.  On a full disk, their old files stay, and recovery takes longer."""
         checkpoint = self.checkpoint
         checkpoint.log_timestamp = max(checkpoint.log_timestamp, thorough.timestamp)
         checkpoint.queues_log_offset = thorough.log_offset

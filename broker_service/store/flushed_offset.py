@@ -5,8 +5,9 @@ The file has two slots of one sector each, which are written in turn, so that a 
     0          8          16            24           32
     | sequence | offset   | tail size   | tail CRC   | CRC of these four |
 
-At a clean stop, tail size and CRC describe the last bytes of the log before `offset`.  If the next start finds the last
-bytes unchanged, and nothing behind them, it need not scan the log.  While the store is open, tail size and CRC are 0.
+At a clean stop, tail size and CRC describe the last bytes of the log before `offset`.  If the next start finds the
+bytes before `offset` unchanged, and nothing behind `offset`, the log need not be scanned.  While the store is open,
+tail size and CRC are 0.
 
 A new file is created under another name, with its first value in it, and then renamed, so a file without a valid slot
 is damaged.
@@ -57,8 +58,9 @@ class FlushedOffset:
     def load(self, *, log_is_empty: bool) -> Flushed | None:
         """Reads the newer valid slot.  Raises StoreCorrupt if no slot is valid.
 
-        Returns None if no value was ever written: the store is RocketMQ's, or its creation was interrupted before it
-        had a message.  (Version 9157579 and earlier ones left a file of zeros in that case.)
+        Returns None if no value was ever written, because the store is RocketMQ's, or because its creation was
+        interrupted before it had a message.  (After such an interruption, version 9157579 and earlier ones left a file
+        of zeros.)
         """
         try:
             data = self._files.read(self._path)

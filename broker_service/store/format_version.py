@@ -45,7 +45,7 @@ def check_no_kv_store(root: Path, files: Files) -> None:
 
 
 def note_version(root: Path, files: Files | None = None) -> None:
-    """Writes this version into the directory.  If the disk is full, the version is left for the next start to write."""
+    """Writes this version into the directory.  If the disk is full, the next start writes the version."""
     file = JsonFile(root / _NAME, files)
     if file.load() == {"version": VERSION}:
         return

@@ -28,7 +28,7 @@ from broker_service.store.open_files import OpenFiles
 MAX_BEHIND = 16 << 20  # if the index is further behind the log, each append also does some indexing
 _MAX_WAITING = 16 << 20  # bytes of appended records kept in memory; further ones are read from the log again
 _FEW = 64  # records; keys of batches up to this size are extracted together with those of the next batches
-_TOGETHER = 4096  # entries or records are put together up to this number, unless a single batch has more
+_TOGETHER = 4096  # batches are joined up to this number of entries or records; a single batch may have more
 _NAME = "%Y%m%d%H%M%S"
 
 
@@ -77,14 +77,15 @@ class Index:
 
         After an unclean stop, the entries of records from `sure_until` on are checked and written again, since they may
         be in the page cache only.  A power loss may have kept any of the writes since the last sync and lost the
-        others.  For example, there may be slots or a header without their entries, or a file although the previous file
-        lacks its end.
+        others: it may leave slots or a header without their entries, or a file although the previous file lacks its
+        end.
         """
         self._sure_until = sure_until
         names = [name for name in self._files.names(self.directory) if name.isdigit()]
         expected = self._expected_names()
         if expected is not None:
-            # Other files are not in use: a power loss undid their deletion, or a crash came just after their creation.
+            # A file that is not expected is not in use: a power loss undid its deletion, or a crash came just after its
+            # creation.
             for name in set(names) - expected:
                 self._files.remove(self.directory / name)
             names = [name for name in names if name in expected]
@@ -289,7 +290,7 @@ class Index:
             if file.header.next_entry > 1 and file.header.first_offset < log_offset:
                 offsets = file.entries()["commit_log_offset"].astype(np.int64)
                 last = int(offsets[np.searchsorted(offsets, log_offset) - 1])
-                if last >= self._log.min_offset:  # if not, all records that would stay have expired
+                if last >= self._log.min_offset:  # otherwise only entries of expired records would stay
                     self._unsynced.add(file)
                     if self._cut_file(file, log_offset, self._timestamp_of(last)):
                         break
@@ -363,9 +364,9 @@ class Index:
     def take_unsynced(self) -> tuple[list[Path], int, int]:
         """Writes the slots, and returns what a thorough flush needs to know.
 
-        The returned values are: the files that the flush must sync, the store time up to which full files are complete,
-        and the log offset before which all entries are on disk once the files are synced.  If the disk refuses slots,
-        they stay in memory, and the next call tries again.
+        The result is a tuple of the files that the flush must sync, the store time up to which full files are complete,
+        and the log offset before which all entries are on disk after the sync.  If the disk refuses slots, they stay in
+        memory, and the next call tries again.
         """
         paths = []
         for file in sorted(self._unsynced, key=lambda file: file.path):
@@ -401,7 +402,7 @@ def _keys_of(parts: list[_Waiting]) -> IndexKeys:
 
 
 def _keys_of_few(parts: list[Batch]) -> list[IndexKeys]:
-    """Extracts the keys of small batches together, since that takes as long for one message as for hundreds."""
+    """Extracts the keys of small batches together, because one call takes as long for one message as for hundreds."""
     if len(parts) <= 1:
         return [index_keys(part.columns) for part in parts]
     data = b"".join([part.view_bytes() for part in parts])

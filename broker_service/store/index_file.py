@@ -60,13 +60,13 @@ class IndexHeader:
 class Search:
     """A search for a key among records before log offset `before`, stored up to `until_ms`, newest first.
 
-    `budget` limits the number of steps along chains, since each step is a read.  Each step that is spent also lowers
-    `before`, so that a search that is repeated, because a part of a file was not in memory, does not examine the same
-    entries again.  Only the walk from the slot to the first entry before `before` is repeated, which is short and not
-    counted.
+    `budget` limits the number of steps along chains, since each step is a read.  A search is repeated if a part of a
+    file was not in memory.  Each step therefore lowers `before`, so that the repeated search does not examine the same
+    entries again.  A repeated search only follows the chain again from the slot to the first entry before `before`,
+    which takes few steps and does not count.
     """
 
-    before: int  # log offset; records at or behind it were examined already, or are not searched
+    before: int  # log offset; only records before it are still to be searched
     until_ms: int
     budget: int
 
@@ -299,7 +299,8 @@ class IndexFile:
             if len(found):
                 return begin + int(found[-1])
             search.budget -= -(-len(entries) // SCAN_COST)
-            # The record of the chunk's first entry can have more entries before the chunk, so it is still searched.
+            # The record of the chunk's first entry can have more entries before the chunk, so `before` stays behind
+            # this record.
             search.before = min(search.before, int(entries["commit_log_offset"][0]) + 1)
             limit = begin
         return 0

@@ -1,8 +1,8 @@
 """JsonFile reads and writes a small JSON file so that it survives a crash.
 
 JsonFile is used for the broker's `config/*.json` and the store's `rocketsim/*.json`.  RocketMQ writes integer keys
-without quotes, which is not valid JSON.  JsonFile reads both forms and writes the valid one, which RocketMQ reads
-as well.  As in RocketMQ, the previous content stays beside the file in FILE.bak.
+without quotes, which is not valid JSON.  JsonFile reads keys with and without quotes, and writes them with quotes,
+which RocketMQ can read as well.  As in RocketMQ, the previous content stays beside the file in FILE.bak.
 
 The last member of a file in `rocketsim/` is `crc32`, a checksum of all bytes before it, so that a changed bit is
 noticed.  RocketMQ's files and those that older versions wrote have no checksum.

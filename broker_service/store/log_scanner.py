@@ -195,7 +195,7 @@ class LogScan:
         self.reason = ""
 
     def from_the_beginning(self) -> "LogScan":
-        """Makes a scan of the whole log up to where this scan ended, without verifying checksums again."""
+        """Makes a scan from the log's start to where this scan ended, which does not verify checksums again."""
         end = self.end_offset
         return LogScan(self._log, self._log.min_offset, check_from=end, strict_from=end, stop_at=end)
 

@@ -129,8 +129,8 @@ class MessageStore:
         self._queues.load_floors()
         flushed = self._durability.load()
         behind_gap = check_files(self.log, self._open_files, flushed.offset if flushed else None)
-        # On a full disk `abort` may be missing, but the file of the flushed offset shows if the stop was clean, since
-        # only a clean stop writes a tail size.
+        # The file `abort` may be missing if the disk was full.  The file of the flushed offset then shows whether the
+        # stop was clean, because only a clean stop writes a tail size.
         clean = self._lock.was_closed and not (flushed and flushed.is_of_an_open_store and self.log.starts)
         self.recovery = recover(
             self.log,
@@ -261,7 +261,7 @@ class MessageStore:
     def queue_floors(self) -> list[tuple[str, int, int]]:
         """Returns (topic, queue id, first queue offset) for the queues whose first messages have expired.
 
-        A new slave gets only the records that have not expired, from which it cannot derive these offsets.
+        A new slave cannot derive these offsets from the log that it copies, because this log has no expired records.
         """
         return self._queues.floors()
 
@@ -272,8 +272,8 @@ class MessageStore:
     def forget_before(self, floors: Mapping[str, Mapping[int, int]]) -> list[tuple[str, int]]:
         """Removes the queue entries of deleted topics, whose queues ended at `floors`.
 
-        If a deleted topic was created again, its queues continue at `floors`.  The records stay in the log until they
-        expire.  Returns the queues, as (topic, queue id), that had entries to remove.
+        If a deleted topic was created again, its queues continue at `floors`.  The records themselves stay in the log
+        until they expire.  Returns the queues, as (topic, queue id), that had entries to remove.
         """
         self.disk.check()
         return self._queues.forget_before(floors)
@@ -327,7 +327,7 @@ class MessageStore:
             try:
                 handle = self.disk.open(path, read_only=True)
             except FileNotFoundError:
-                continue  # The file was deleted meanwhile; the repeated read will find that.
+                continue  # The file was deleted meanwhile, which the caller's next read will notice.
             except OSError as error:
                 raise ReadFailed.of(path, at, error) from error
             try:

@@ -3,8 +3,8 @@
     1b851995 ["group","topic",{"0":[generation,offset],"1":[generation,offset,[epoch,epoch id,log offset]]}]
 
 A line begins with the CRC-32 of its JSON; older versions wrote none.  A damaged line is dropped with a warning, and the
-other lines are kept.  On replay an entry only raises an offset, unless its line ends with `true`.  An entry of a line
-with `true` replaces the offset.
+other lines are kept.  On replay, an entry can only raise the committed offset, but if its line ends with `true`, the
+entry replaces the offset.
 
 A line is in the page cache when `append` returns, so SIGKILL loses nothing.  `rotate` starts a new file.  `drop`
 deletes the old files once `consumerOffset.json` has their offsets.

@@ -24,8 +24,8 @@ def merged_offsets(
     for key, raised in generations.items():
         queues = table.setdefault(_place(key), {})
         for queue, (generation, offset) in raised.items():
-            # `consumerOffset.json` is written before the file of generations, so its offset belongs to this generation,
-            # or to a newer one, which is in the journal.
+            # `consumerOffset.json` is written before the file of generations, so its offset belongs to this generation
+            # or, after a crash between the two writes, to a newer one that the journal has.
             written = queues.get(int(queue), NEVER).offset
             point = LogPoint(*map(int, raised_at.get(key, {}).get(queue, ())))
             queues[int(queue)] = OffsetEntry(int(generation), written if written >= 0 <= offset else int(offset), point)

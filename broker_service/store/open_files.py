@@ -45,9 +45,9 @@ class OpenFiles:
     def read(self, path: Path, size: int, at: int) -> bytes:
         """Reads `size` bytes; it returns fewer only at the end of the file.
 
-        If `waits` is False and the bytes are not in memory, the call raises Cold, or the ReadFailed that a thread
-        already got for these bytes.  If the disk cannot read the bytes, the call raises a ReadFailed that names file
-        and position.
+        If `waits` is False and the bytes are not in memory, the call raises Cold or, if a thread has failed to read
+        these bytes, that thread's ReadFailed.  If the disk cannot read the bytes, the call raises a ReadFailed that
+        names file and position.
         """
         try:
             if self.waits:
@@ -109,7 +109,8 @@ class OpenFiles:
 class WithoutWaiting:
     """A context in which reads of these files raise Cold instead of waiting for the disk.
 
-    Contexts of this class cannot be nested.  Places in `failed` raise the error that a thread got for them.
+    Contexts of this class cannot be nested.  A read of a place in `failed` raises the error with which a thread failed
+    to read this place.
     """
 
     def __init__(self, open_files: OpenFiles) -> None:

@@ -1,7 +1,7 @@
 """QueueTable has all consume queues of a store, and two files about them: the summary and the floors.
 
 The summary, `rocketsim/queues.json`, has a log offset up to which everything is on disk, and the offset range that each
-queue had then.  A queue that has fewer entries after a restart is damaged.
+queue had then.  A queue is damaged if it has fewer entries after a restart than the summary says.
 
 The floors, `rocketsim/queue_offsets.json`, have the next queue offset of each queue of a deleted topic.  If the topic
 is created again, its queues continue at these offsets, and its old records do not come back.
@@ -116,8 +116,8 @@ class QueueTable:
         """Returns the first of these extents, in log order, that begins more than `_LONGEST_GAP` entries behind its
         queue's end.
 
-        A master never leaves a gap of that length, so the queue offset in the record is damaged.  Filling the gap could
-        take more room than the disk has.
+        A master never leaves so many queue offsets unused, so the queue offset in the record is damaged.  Filling the
+        gap with entries could take more room than the disk has.
         """
         ends: dict[QueueKey, int] = {}
         found: list[QueueExtent] = []
@@ -136,8 +136,8 @@ class QueueTable:
         if extent.queue_offset >= queue.max_offset:
             queue.put(extent.queue_offset, extent.entries)
         elif not self.put(extent):
-            # The new entries lie before those of the queue, which occurs only on a slave that saw the deletion of the
-            # topic at another moment than its master.
+            # The new entries have lower queue offsets than the queue's own.  Such entries occur only on a slave that
+            # applied the deletion of the topic earlier or later in the log than its master did.
             self.drop((extent.topic, extent.queue_id))
             self.get_or_create(extent.topic, extent.queue_id).put(extent.queue_offset, extent.entries)
 
@@ -156,7 +156,7 @@ class QueueTable:
         return int(newest.read(newest.max_offset - 1, 1)["commit_log_offset"][0])
 
     def ends_at(self, log_offset: int) -> dict[QueueKey, QueueEnd]:
-        """Returns the new ends of all queues that have entries of records that end behind `log_offset`."""
+        """Returns, for each queue that must be cut if the log ends at `log_offset`, the queue's new end."""
         ends = ((key, queue.end_at(log_offset)) for key, queue in self._queues.items())
         return {key: end for key, end in ends if end is not None}
 
@@ -272,11 +272,11 @@ class QueueTable:
     def load(self, log_min: int, log_end: int, summary: QueueSummary | None, *, clean: bool) -> dict[QueueKey, str]:
         """Opens the queues on disk.  Deletes damaged queues, and returns what is wrong with each of them.
 
-        A queue counts as damaged only if scanning the end of the log cannot complete it.  After an unclean stop,
-        entries behind the summary are dropped, since a power loss may have restored entries that had been cut.  If the
-        log begins behind the summary, the entries of expired records are kept, because nothing else shows which offset
-        the queue had reached.  Entries of expired records are certainly on disk, since they were synced before the log
-        files were deleted.
+        A queue counts as damaged only if its entries cannot be completed by scanning the end of the log.  After an
+        unclean stop, entries behind the summary are dropped, since a power loss may have restored entries that had been
+        cut.  If the log begins behind the summary's log offset, the entries of expired records are kept, because
+        nothing else shows which offset a queue had reached.  Entries of expired records are certainly on disk, since
+        they were synced before the log files were deleted.
         """
         damaged: dict[QueueKey, str] = {}
         for topic in self._files.names(self.directory):
@@ -307,14 +307,15 @@ class QueueTable:
         for key in damaged:
             known, (_, end) = self._queues.get(key), summary.bounds.get(key, (0, 0)) if summary else (0, 0)
             if known and not summary and log_min:
-                # If the queue's records have expired, the log does not show how full the queue's last file was.
+                # If the queue's records have expired, nothing shows how full its last file was, so the file counts as
+                # full.
                 end = known.named_end
             self._remembered[key] = max(end, known.named_offset if known else 0)
             self.drop(key)
         return damaged
 
     def resume_offsets(self) -> None:
-        """Gives rebuilt queues whose records have all expired the next offset that they had reached before.
+        """Lets a rebuilt queue continue at the offset that it had reached, if all of its records have expired.
 
         A queue's offsets never restart at 0 while its files or the summary show which offset it had reached.
         """

@@ -42,7 +42,8 @@ class Span(NamedTuple):
 
 @dataclass(slots=True)
 class RangeAnswer:
-    """A part of a span that is in the frame, which has `count` messages before queue offset `next_offset`.
+    """The answer to a span, or to the part of it that fits into the frame: `count` messages before queue offset
+    `next_offset`.
 
     If `count` is 0, `status` is the reason.
     """
@@ -73,7 +74,7 @@ def read_ranges(
 ) -> RangesResult:
     """Reads as many messages as fit into `max_bytes`, but at least one.
 
-    A span that ends before its `until` gets a further answer with the reason.  `memory` is the number of bytes at the
+    If a queue ends before the `until` of its span, a further answer says so.  `memory` is the number of bytes at the
     log's end that count as in memory.  `entries` is an estimate of how many messages fit; 0 means unknown.
     """
     filling = _Filling(log, max_bytes, tags_codes, entries or FIRST_ENTRIES)
@@ -117,10 +118,10 @@ def damaged(queue: ConsumeQueue, queue_offset: int) -> StoreCorrupt:
 
 
 def check_expired(queue: ConsumeQueue, queue_offset: int, size: int, log_min: int) -> None:
-    """Raises StoreCorrupt if an entry that points before the start of the log is damaged and not expired.
+    """Raises StoreCorrupt if this entry, which does not point into the log, is damaged and not just expired.
 
-    An entry with an impossible size is damaged.  An entry is also damaged if the log still has the record of the
-    queue's first entry, because the log then has the records of all later entries, too.
+    An entry with an impossible size is damaged.  While the log has the record of the queue's first entry, it also has
+    the records of all later entries, so a later entry that does not point into the log is damaged.
     """
     first = queue.read(queue.min_offset, 1)[0]
     log_has_first = first["size"] != FILLER_SIZE and first["commit_log_offset"] >= log_min
@@ -177,8 +178,8 @@ class _Filling:
     def cursors(self, spans: Iterable[Span]) -> Iterator[_Cursor]:
         """Yields a cursor for each span with something to read, and adds the spans' answers.
 
-        The answer to a span is added before the span is read.  If the span ends behind the last record that readers may
-        see, a second answer is added, whose status says that the queue ends there.
+        The answer to a span is added before the span is read.  If a span's `until` lies behind the last record that
+        readers may see, a second answer is added, whose status says that the queue ends there.
         """
         for index, (queue, offset, until, max_offset) in enumerate(islice(spans, MAX_SPANS)):
             min_offset = queue.min_offset if queue else 0
@@ -204,7 +205,9 @@ class _Filling:
         return min(fitting, _ENTRIES_AT_A_TIME, MAX_ENTRIES_SCANNED - self._scanned)
 
     def take(self, part: list[tuple[_Cursor, int]]) -> None:
-        """Takes the messages that fit from the next `count` entries of each cursor."""
+        """Examines the next `count` entries of each cursor, and takes their messages as long as these fit into the
+        frame.
+        """
         entries = np.frombuffer(b"".join(_read(part)), ENTRY)
         offsets, sizes = entries["commit_log_offset"].astype(np.int64), entries["size"].astype(np.int64)
         taking = (offsets >= self._log.min_offset) & (sizes != FILLER_SIZE)
@@ -262,7 +265,7 @@ class _Filling:
         self._examined.append((cursor, taken))
 
     def end_at(self, last: RangeAnswer) -> None:
-        """Removes the answers behind `last`, and also `last` itself if no entry of its span was examined."""
+        """Removes the answers behind `last`.  Removes `last` itself, too, if no entry of its span was examined."""
         at = next(number for number, answer in enumerate(self._answers) if answer is last)
         was_reached = any(cursor.answer is last for cursor, _ in self._examined)
         del self._answers[at + was_reached :]

@@ -125,7 +125,9 @@ def recover(
 
 
 def dispatch(queues: QueueTable, records: Records, delay_levels_ms: Sequence[int]) -> Iterable[QueueKey]:
-    """Writes the queue entries of these records; returns the queues in which that would leave a gap."""
+    """Writes the queue entries of these records, except those that would leave a gap; returns the queues of such
+    entries.
+    """
     return [
         (extent.topic, extent.queue_id) for extent in queue_extents(records, delay_levels_ms) if not queues.put(extent)
     ]
@@ -150,8 +152,8 @@ def _written_again(log: CommitLog, scan: LogScan, begin: int) -> Iterator[tuple[
     """Yields the records of the scan, and writes those from `begin` on once more in their places.
 
     After a failed sync, the kernel may have marked the pages of these records clean.  Writing the pages makes them
-    dirty, so that the sync of `_cut` brings them to disk.  If this start fails as well, nothing is lost: the bytes are
-    the same, and nothing counts as flushed before the end of recovery.
+    dirty, so that the sync of `_cut` brings them to disk.  Nothing is lost if this start fails, too: the file still has
+    the same bytes, and they do not count as flushed before recovery has ended.
     """
     for offset, records in scan:
         data = records.view_bytes()
@@ -179,7 +181,7 @@ def _write_again(log: CommitLog, offset: int, data: Buffer) -> None:
 
 
 def _write_range_again(log: CommitLog, offset: int, end: int) -> None:
-    """Writes bytes again that the scan has not read, which are blank records."""
+    """Writes the blank records in this range again, which the scan has not read."""
     while offset < end:
         data = log.peek(offset, min(_CHUNK, end - offset))
         _write_again(log, offset, data)
@@ -233,8 +235,8 @@ def _check_from(
     """Returns the start of the first file whose checksums are verified.
 
     If the store has no flushed offset, everything before the returned offset counts as flushed.  After a clean stop of
-    RocketMQ only the last file is verified.  After an unclean stop of RocketMQ the verification begins with the file to
-    which RocketMQ's checkpoint leads.
+    RocketMQ only the last file is verified.  After an unclean stop of RocketMQ, the verification begins with the file
+    that RocketMQ's checkpoint points to.
     """
     if not log.starts:
         return log.min_offset

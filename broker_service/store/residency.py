@@ -42,7 +42,7 @@ class Residency:
         self._written_before_from: int | None = None
 
     def age(self, log_end: int) -> None:
-        """Forgets what was found or written before the previous call; to be called every few seconds."""
+        """Forgets the blocks that were found or written before the previous call; to be called every few seconds."""
         self._found_before, self._found = self._found, set()
         self._written_before_from, self._written_from = self._written_from, log_end
 

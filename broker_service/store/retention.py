@@ -33,9 +33,9 @@ def expired_files(
     """Returns how many of the oldest files to delete.
 
     `newest_timestamps` has, for each file except the newest, the store time of its last messages, or None if unknown.
-    Each of these times costs a read of the disk, so the iterable is read only as far as needed.  `gone_at_master` is
-    the number of oldest files that a slave's master has deleted already.  A slave keeps the files that its master still
-    has, unless the disk is too full.
+    Each store time costs a read of the disk, so `newest_timestamps` is read only as far as needed.  `gone_at_master`
+    says how many of the oldest files a slave's master has already deleted.  A slave keeps the files that its master
+    still has, unless the disk is too full.
     """
     by_force = disk_used_percent > config.disk_clean_forcibly_ratio
     is_time = datetime.fromtimestamp(now_ms / 1000).hour in config.delete_hours
@@ -80,7 +80,8 @@ class Retention:
         log = self._log
         gone = None if masters_min_offset is None else bisect_right(log.starts[1:], masters_min_offset)
         count = expired_files(map(log.timestamp_at, log.starts[1:]), now_ms, used, self.config, gone)
-        # The file that becomes the first one must have flushed bytes, since only then its size is on disk.
+        # The file that becomes the log's first must have flushed bytes, because only then is its size certainly on
+        # disk.
         return min(log.starts[count], self._durability.flushed - 1) if count else log.min_offset
 
     def delete_expired(

@@ -43,8 +43,8 @@ class OfflineFile:
     def find(self, wanted: Sequence[bytes], at: int) -> Iterator[int]:
         """Yields, in order, the positions from `at` on of any of these byte strings, which have the same length.
 
-        The search is in bytes that were read and not in a map, because in Python 3.11.2 `find` on a map reads behind
-        the end of the map, which ends the process.
+        The method reads the file instead of mapping it, because in Python 3.11.2 `find` on a map reads behind the map's
+        end, which kills the process.
         """
         overlap, chunk = len(wanted[0]) - 1, FIRST_CHUNK
         while at < self.size:

@@ -110,7 +110,9 @@ class OfflineIndexFile:
         return int.from_bytes(self._file.read(at, 8), "big") == self.header.last_offset
 
     def _fits(self, slot_count: int) -> bool:
-        """Returns True if most slots lead to entries with a hash of that slot, and the first entry fits the header."""
+        """Returns True if the first entry fits the header, and most slots lead to an entry whose hash belongs to the
+        slot.
+        """
         self.slot_count = slot_count
         try:
             if int(self.entries(slice(0, 1))["commit_log_offset"][0]) != self.header.first_offset:
