@@ -82,7 +82,7 @@ def main(argv: list[str] | None = None) -> int:
 def reason(error: Exception) -> str:
     try:
         return f"{type(error).__name__}: {error}"
-    except Exception:  # the text of a Spark error comes from the JVM, which may have ended
+    except Exception:  # fails for a Spark error if the JVM, which makes the error's text, has ended
         return type(error).__name__
 
 

@@ -17,8 +17,8 @@ Row = Mapping[str, Any]
 class Line(NamedTuple):
     """Describes one line of the chart.
 
-    `ceiling` has the possible names of the reference that is drawn as the ceiling.  The ceiling is a reference of
-    `ceiling_figure`, or of `figure` if `ceiling_figure` is empty.
+    The ceiling is taken from the row of `ceiling_figure`, or of `figure` if `ceiling_figure` is empty, whose reference
+    has one of the names in `ceiling`.
     """
 
     label: str
@@ -31,7 +31,7 @@ class Line(NamedTuple):
 
 _KAFKA, _TUNED, _NULL = "Kafka source", "Kafka source, tuned", ("null Arrow source",)
 _JAVA = "RocketMQ's Java producer, 64 threads"
-# Older result files, from before pulls over sockets, have the second name.
+# The second name is in result files that are older than pulls over sockets.
 _RAW = ("raw Unix socket, frames of 1 MiB", "raw gRPC stream of 1 MiB")
 _BATCH = "RocketMQ's Java batch of 500, 16 threads"
 _CONFLUENT = "confluent-kafka consume(10000), tuned"

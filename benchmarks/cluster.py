@@ -110,8 +110,8 @@ class OurCluster:
                 process.stop()
 
     def verify(self, *, side_by_side: bool) -> None:
-        """Verifies the stores after the brokers have ended.  With `side_by_side` two processes do this, which is faster
-        for large stores.
+        """Verifies the stores after the brokers have ended.  With `side_by_side` two processes verify one store each,
+        which is faster for large stores.
         """
         if self.slave is None or not side_by_side:
             for server in filter(None, (self.master, self.slave)):

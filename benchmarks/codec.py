@@ -90,7 +90,7 @@ def times_of(step: Callable[[], Any]) -> int:
 
 
 def measure(size: int, count: int, rounds: int) -> Iterator[tuple[str, dict[str, float]]]:
-    """Yields the name of each step, and by codec its microseconds per row."""
+    """Yields the name of each step, and its microseconds per row with each codec."""
     ways = {"compiled": kernels.compiled, "python": None}
     if ways["compiled"] is None:
         del ways["compiled"]

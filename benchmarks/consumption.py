@@ -1,8 +1,8 @@
 """P16 measures what pending work (timers, deliveries under way, groups) costs a broker, and how log files with pending
 timers expire.
 
-Two brokers store the same messages, and one of them also has the pending work.  If both brokers cost the same, pending
-work costs nothing before it is due.  There are no peers to compare with.
+Two brokers store the same messages, but only one of them has pending work.  If both brokers cost the same, pending work
+costs nothing before it is due.  There are no peers to compare with.
 """
 
 import time
@@ -234,7 +234,7 @@ def start(one: OurCluster, count: int) -> Sample:
 
 
 def retention(bench: Bench) -> None:
-    """Measures how log files with pending timers expire, for which the broker appends the timers again and deletes the
+    """Measures how log files with pending timers expire: the broker appends the timers again, and then deletes the
     files.
     """
     count = bench.plan.pick(100_000, 20_000, 1_000)
@@ -269,7 +269,7 @@ def cpu_seconds(one: OurCluster) -> float:
 
 
 def await_metric(one: OurCluster, name: str, wanted: int) -> None:
-    """Waits until the metric has this value, because a metric may be older than what it shows."""
+    """Waits until the metric has this value, because a metric may show an older state of the broker."""
     wait_until(lambda: metric(one, name) == wanted, f"{name} to be {wanted}")
 
 

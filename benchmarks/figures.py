@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.targets import Target
 
-QUICK_MARGIN = 0.15  # the median of a few rounds may differ from the full run's by this share
+QUICK_MARGIN = 0.15  # the median of a few rounds may differ by this share from the median of the full run
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +114,9 @@ def is_settled(
     """Returns True if the full run would get the same verdict, provided that its median is within QUICK_MARGIN of this
     run's median.
 
-    The verdict is settled if each single round, and the median at both ends of the margin, would give the same verdict.
-    `in_full` has both series as predicted for the full run's amount of data, which must get the same verdict, too.
+    The verdict is settled if it is the same for each single round, for the median plus the margin, and for the median
+    minus the margin.  `in_full` has the two series that are predicted for the full run's amount of data; they must give
+    this verdict, too.
     """
     found = _verdicts(series, reference, target)
     if in_full is not None and not isinstance(in_full[0], Missing):

@@ -117,8 +117,8 @@ def once(
 
 
 def latencies_ms(rows: Sequence[tuple[int, int, float]], commits: Sequence[Commit]) -> list[float]:
-    """Returns the latency of each row, which is (queue, offset, time sent).  `commits` must be in order, and each row
-    must be in one of them.
+    """Returns the latency of each row, which is (queue, offset, time sent).  `commits` must be sorted by time, and must
+    include every row.
     """
     by_queue: dict[int, list[int]] = {}
     found = []

@@ -86,7 +86,7 @@ def pulls(bench: Bench, limits: str) -> None:
 
 
 def counted(peer: RocketMq, client: Driver, count: int, size: int, command: str, **options: object) -> dict[str, Any]:
-    """Sends a command to a client while RocketMQ is awake, and checks that all messages and bytes have come."""
+    """Wakes RocketMQ, sends a command to a client, and checks that all messages and bytes have come."""
     with peer.awake():
         answer = client.ask(command, **options)
     must_be("messages and bytes pulled", (answer["messages"], answer["bytes"]), (count, size))
@@ -148,8 +148,8 @@ def report(bench: Bench, results: Results, name: str, target: Target) -> None:
 
 
 def sink(bench: Bench, made: Spark) -> None:
-    """Measures how Spark writes to a SYNC_MASTER that waits for its slave, in comparison with RocketMQ's batches of
-    500.
+    """Measures how Spark writes to a SYNC_MASTER of RocketMQ, in comparison with batches of 500 from RocketMQ's Java
+    producer.
     """
     folder = bench.folder / "rocketmq-pair"
     peer = bench.peer("RocketMQ", lambda: bench.enter(rocketmq.running(folder, pair=True, sync=True)))

@@ -54,7 +54,7 @@ async def _measured(bench: Bench, root: Path, queues: int, rounds: int) -> None:
         await _fill(node, queues // QUEUES_A_TOPIC)
         busy, delays, alone = [], [], []
         await _passes(node)  # not counted, because the first pass reads the store times of all messages
-        collect_what_follows()  # as a broker's own process does after its start
+        collect_what_follows()  # a broker's own process does this after its start, too
         for _ in range(rounds):
             idle_s, idle_delay = await _watched(asyncio.create_task(asyncio.sleep(IDLE_S)))
             scrape = asyncio.create_task(_scrape(f"http://127.0.0.1:{port}/metrics", queues // QUEUES_A_TOPIC))
@@ -87,7 +87,7 @@ async def _fill(node: BrokerNode, topics: int) -> None:
         name = f"topic-{number:05d}"
         node.topics.entries[name] = TopicConfig(
             name, QUEUES_A_TOPIC, QUEUES_A_TOPIC
-        )  # set in memory, which saves thousands of writes to the disk
+        )  # makes the topic in memory only, which saves thousands of writes to the disk
         records = [
             record.encode(Record(topic=name, body=b"x", queue_id=queue))
             for queue in range(QUEUES_A_TOPIC)

@@ -64,8 +64,8 @@ def java_sends(bench: Bench, peer: RocketMq | Missing, topic: str, **options: ob
 
 
 def java_rate(bench: Bench, peer: RocketMq, topic: str, **options: object) -> float:
-    """Warms up the Java producer and the brokers, and returns the rate then, which is ten times the rate at the
-    start.
+    """Warms up the Java producer and the brokers.  Returns the rate after the warm-up, which is ten times the rate at
+    the start.
     """
     peer.topic(topic)
     given = options | {"seconds": bench.plan.pick(2, 1, 1)}
@@ -162,7 +162,7 @@ def send_batch_to(bench: Bench, mode: str) -> None:
     size, duration = (
         100,
         bench.plan.pick(2, 1, 1),
-    )  # short, because verifying the messages afterwards takes as long as sending them
+    )  # a short duration, because verifying the messages afterwards takes as long as sending them
     ours, peer = our_pair(bench, mode), their_pair(bench, mode)
     for topic in ("list", "columns"):
         ours.topic(topic)

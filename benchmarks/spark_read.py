@@ -32,7 +32,8 @@ LARGE = 1 << 20
 def rows_of(bench: Bench, size: int) -> tuple[int, float]:
     """Returns the number of rows to read, and how many times as many rows the full plan reads.
 
-    The start of a batch takes a second, and longer with Kafka.  With any plan a run should take longer than its start.
+    The start of a batch takes a second, and longer with Kafka.  With any plan a run should read so many rows that
+    reading takes longer than the start.
     """
     full, quick = (6_000_000, 4_000_000) if size == 100 else (2_000_000, 1_300_000)
     return bench.plan.pick((full, 1.0), (quick, full / quick), (20_000, 1.0))
@@ -118,7 +119,7 @@ def with_kafkas(
     bench: Bench, made: Spark, ours: OurCluster, peer: Kafka | Missing, topic: str, rows: int, size: int
 ) -> dict[str, Source | Missing]:
     """Returns the sources to compare: our topic with Kafka's columns and with all columns, and a Kafka topic with the
-    same bodies, read with Kafka's defaults and with tuned options.  Checks all data. Checks all data.
+    same bodies, read with Kafka's defaults and with tuned options.  Checks all data.
     """
     kafka_topic = bench.peer("Kafka", partial(fill_kafka, bench, made, peer, topic, rows, size))
     address = ours.name_server.address
@@ -181,7 +182,9 @@ def contestants(
 
 
 def ceiling(ours: OurCluster, topic: str, path: Path, rows: int, profile: str = "rocketmq") -> Source:
-    """Returns the null source, which repeats a batch that our decoder has made with the columns of `profile`."""
+    """Makes a batch with our decoder and the columns of `profile`, and returns the null source that repeats this
+    batch.
+    """
     given = {"nameServer": ours.name_server.address, "topic": topic, "schemaProfile": profile}
     options = source_options(given, streaming=True)
     schema = source_schema(options)

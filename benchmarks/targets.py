@@ -56,7 +56,8 @@ BATCH_LIST = {"ASYNC_MASTER": at_least("P5", 1.0), "SYNC_MASTER": at_least("P5",
 BATCH_COLUMNS = {"ASYNC_MASTER": at_least("P5", 2.5), "SYNC_MASTER": at_least("P5", 2.0)}
 SEND_RATE = at_least("P6", 0.8)
 SEND_P50 = at_most("P6", 2.0)
-# Here our figure and RocketMQ's are ratios themselves, so "at least as good as RocketMQ" is a target of 1.
+# Our figure and RocketMQ's are already ratios (SYNC_MASTER to ASYNC_MASTER), so a target of 1 means "at least as good
+# as RocketMQ".
 SYNC_64 = at_least("P7", 1.0)
 SYNC_4096 = at_least("P7", 0.95, of_value=True)
 # The rate of ASYNC_MASTER alone has the targets of P6 and P4, because a slow ASYNC_MASTER would make the ratio look
@@ -83,8 +84,8 @@ GROWTH_LOG = at_most("P14", 1.3)
 GROWTH_QUEUES = at_most("P14", 2.0)
 GROWTH_LAG = at_most("P14", 1.0, of_value=True)
 COLD_BACKLOG = at_most("P15", 2.0)
-# Pending work must hardly slow a broker before the work is due.  Pending work may slow a start, which reads it, and may
-# take memory.
+# Pending work must hardly slow a broker before the work is due.  A start may become slower, because it reads the
+# pending work, and the pending work may take memory.
 PENDING_RATE = at_least("P16", 0.9)
 PENDING_START = at_most("P16", 2.0)
 TIMER_BYTES = at_most("P16", 64, of_value=True)
@@ -100,7 +101,7 @@ IDLE_STREAMS = at_most("P18", 400, of_value=True)
 SCRAPE = at_most("P19", 5, of_value=True)  # milliseconds
 ROCKETMQ_PULL = {100: at_least("P20", 3.0), 1024: at_least("P20", 2.0)}
 ROCKETMQ_PULL_RAISED = at_least("P20", 1.0)
-ROCKETMQ_SPARK = {False: at_least("P20", 0.6), True: at_least("P20", 1.0)}  # True: True: with RocketMQ's limits raised
+ROCKETMQ_SPARK = {False: at_least("P20", 0.6), True: at_least("P20", 1.0)}  # True: with RocketMQ's limits raised
 ROCKETMQ_SINK = at_least("P20", 0.4)
 REMOTING_SEND = at_least("P20", 0.6)
 REMOTING_PULL = at_least("P20", 1.0)

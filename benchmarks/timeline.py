@@ -23,7 +23,7 @@ from benchmarks.bench import Bench
 from benchmarks.contest import SMOKE
 from benchmarks.figures import percentile
 
-# A step has the name of the point at which it ends, and its text says what it waits for.
+# A step is named after the point at which it ends, and the text says what a put waits for in this step.
 STEPS = {
     "sent": "the stream to the slave: the frame before it, the event loop",
     "received": "gRPC, and the slave's event loop",
@@ -74,7 +74,7 @@ def puts(master: Sequence[Point], slave: Sequence[Point], *, flush: bool) -> lis
 
 
 class _First:
-    """Finds the time at which a point was first passed with at least a given offset.  In one epoch offsets never
+    """Finds the time at which a point was first passed up to a given log offset.  In one epoch log offsets never
     decrease.
     """
 
@@ -94,7 +94,7 @@ class _First:
 
 def steps_ns(put: Put) -> dict[str, int]:
     """Returns how long each step of the put took.  The flush runs at the same time as the slave's steps, so `flushed`
-    is only the time that it takes longer.
+    is only the time by which the flush ends later.
     """
     took, before = {}, put.appended_ns
     for name in STEPS:

@@ -16,8 +16,8 @@ from rocketsim_cli.until_parent_ends import lifeline
 from rocketsim_client import Admin, GroupNotExist, RocketSimError
 
 TIMEOUT_S = 60.0
-# Deletes the folder after the process that made it has ended, even if this process was killed.  The killed process's
-# servers end at the same moment and may still write, so the deletion is tried several times.
+# Deletes the pair's folder once the process that has made the folder ends, even if that process is killed.  The servers
+# end at the same moment and may still write, so the deletion is tried several times.
 REMOVE_AFTER_PARENT = 'cat; for again in 1 2 3 4 5; do rm -rf -- "$1" && exit; sleep 1; done'
 
 
@@ -40,7 +40,7 @@ def pair(*, sync: bool = True, **keys: object) -> "Iterator[Pair]":
         ["sh", "-c", REMOVE_AFTER_PARENT, "sh", str(folder)],
         stdin=lifeline(),
         stdout=subprocess.DEVNULL,
-        process_group=0,  # Ctrl-C in the terminal must not end it before the files are deleted
+        process_group=0,  # Ctrl-C in the terminal must not end the remover before the files are deleted
     )
     try:
         given = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in keys.items()}

@@ -36,8 +36,8 @@ from broker_service.state.half_messages import PROPERTY_PREPARED
 from broker_service.state.timer_record import PROPERTY_DELETE_KEY, PROPERTY_TIMER_SOURCE
 from broker_service.store.batch import Batch, Fields
 
-# The broker sets these properties when it delivers a delayed message: the delay level, and the offset in the schedule
-# topic.  Clients may not set these properties, because recovery relies on them.
+# The broker sets these two properties when it delivers a delayed message: the delay level, and the offset in the
+# schedule topic.  Clients may not set the two properties, because recovery relies on them.
 PROPERTY_DELIVERED_LEVEL = "__DELAY_LEVEL"
 PROPERTY_DELIVERED_OFFSET = "__DELAY_OFFSET"
 
@@ -48,8 +48,8 @@ _CLIENT_SYS_FLAGS = (
     | SYS_FLAG_BORN_HOST_V6
     | SYS_FLAG_STORE_HOST_V6
 )
-# Property that clients may not set -> the reason.  Without this check the broker would store such a message as a normal
-# one.
+# Property that clients may not set -> the reason.  Without this check the broker would ignore the property and store a
+# normal message.
 UNSUPPORTED: dict[bytes, str] = {
     PROPERTY_PREPARED.encode(): "transactional messages are not supported",
     PROPERTY_DELAY_S.encode(): f"delays in seconds are not supported; use {PROPERTY_DELIVER_MS}",

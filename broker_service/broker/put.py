@@ -74,7 +74,9 @@ class Send(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameSend(Send):
-    """A send whose records the client has encoded.  If `records` is writable, storing it may change its bytes."""
+    """A send whose records the client has encoded.  If `records` is writable, storing the records may change its
+    bytes.
+    """
 
     records: bytes | memoryview
     count: int
@@ -186,8 +188,8 @@ class PutPath:
             return await self._admitted_in_turn(send, size)
 
     def place(self, send: Send, frame: Frame, instead: Record | None = None) -> Placed:
-        """Appends the records of a frame that `admit` has returned.  If `instead` is given, it is appended in place of
-        the frame's only message.
+        """Appends the records of a frame that `admit` has returned.  If the record `instead` is given, it is appended
+        in place of the frame's only message.
         """
         began = self._broker.clock()
         self._broker.acknowledgements.check_room()

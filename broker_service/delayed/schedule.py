@@ -2,8 +2,8 @@
 
 A delayed message waits in queue level-1 of SCHEDULE_TOPIC_XXXX until it is due.  A delivery appends a new record to the
 message's real topic, and this record has the delay level and the offset in the schedule topic.  The log itself
-therefore says how far each level is delivered, so that a crash neither repeats nor loses a delivery.  A saved
-`DelayPosition` only makes it unnecessary to read the log from its beginning.
+therefore says how far each level is delivered, so that a crash neither repeats nor loses a delivery.  With a saved
+`DelayPosition` the log need not be read from its beginning.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -30,7 +30,9 @@ READ_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class DelayPosition:
-    """For each delay level, the schedule offset of the next message to deliver, when the log ended at `log_offset`."""
+    """For each delay level, the schedule offset of the next message to deliver, at the time when the log ended at
+    `log_offset`.
+    """
 
     log_offset: int = 0
     offsets: Mapping[int, int] = field(default_factory=dict)

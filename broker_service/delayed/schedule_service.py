@@ -28,14 +28,14 @@ BATCH = 32
 
 class ScheduleService:
     """Keeps two files.  `delay_file` is RocketMQ's `delayOffset.json`, which has the offset of each level.
-    `position_file` is the broker's own file, which has the same offsets and the end of the log at that moment.
+    `position_file` is the broker's own file, which has the offset of each level and the end that the log had then.
     """
 
     def __init__(self, broker: Broker, delay_file: JsonStore, position_file: JsonStore) -> None:
         self._broker = broker
         self._delay_file = delay_file
         self._position_file = position_file
-        # Taken over once this log reaches the position's log offset.
+        # The master's newest position, which becomes the own position once this log reaches the position's log offset.
         self._masters_position: DelayPosition | None = None
         self._position = self._load()
         self._version = DataVersion()

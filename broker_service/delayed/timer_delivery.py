@@ -5,10 +5,10 @@ delivered in one step of the event loop, which appends three things to the log:
 
 1. First TimerDelivery appends COPYING, a transition in the state topic, which says that copies may follow.
 
-2. Then TimerDelivery appends copies of the messages in the users' topics.  A property of each copy names the timer that
-  it settles.
+2. Then TimerDelivery appends copies of the messages in the users' topics.  A property of each copy names the timer
+  that the copy settles.
 
-3. At last TimerDelivery appends COPIED, a transition in the state topic, which names the settled timers.
+3. Finally TimerDelivery appends COPIED, a transition in the state topic, which names the settled timers.
 
 COPIED repeats the timers that the copies name, because slaves and starting brokers read only the state topic, and not
 all users' records.  If a crash comes between COPYING and COPIED, the next master reads the log from COPYING on, finds
@@ -135,7 +135,7 @@ class TimerDelivery:
         return self._retry_at.keys()
 
     async def _read(self, second: int, log_offsets: Iterable[int]) -> list[Record]:
-        """Reads the timers at these log offsets.  A timer that cannot be read is tried again later."""
+        """Reads the timers at these log offsets.  A timer that cannot be read now is left out, and read again later."""
         found: list[Record] = []
         size = 0
         for log_offset in log_offsets:
@@ -191,8 +191,8 @@ class TimerDelivery:
         return found
 
     def _waiting(self, second: int, log_offset: int, data: bytes) -> Record:
-        """Decodes a timer.  Raises StoreCorrupt if the timer's delivery time is in another second, because properties
-        have no checksum.
+        """Decodes a timer of `second`.  Raises StoreCorrupt if the delivery time in the timer's properties is in
+        another second, because the properties are then damaged.
         """
         waiting = record.decode(data, check_crc=False)
         with suppress(ValueError):
@@ -230,7 +230,7 @@ class TimerDelivery:
         return copy.topic, record.encode(copy)
 
     def _settle(self, second: int, batch: Iterable[tuple[int, _Copy | None]]) -> None:
-        """Appends COPYING, the copies and COPIED for those timers of a batch that are still waiting.
+        """Appends COPYING, the copies, and COPIED.  Timers of the batch that no longer wait are left out.
 
         `batch` has pairs: the log offset of a timer, and its copy.  A timer without a copy is settled and not
         delivered.
@@ -259,7 +259,7 @@ class TimerDelivery:
         """Appends the COPIED that is missing after an interrupted batch.  No timer is delivered before COPIED is
         appended.
 
-        Copies that the disk cannot read for a minute are ignored, so that their messages are delivered twice.
+        If the disk cannot read the copies for a minute, they are ignored, and their messages are delivered twice.
         """
         if (begin := self.timers.copying) is None:
             return
@@ -302,8 +302,8 @@ class TimerDelivery:
                 await asyncio.sleep(0)
 
     def _moved(self, second: int, waiting: Record) -> _Copy | None:
-        """Makes a copy that waits in place of the timer.  Returns None for recalled messages and for recalls, because a
-        recall names only earlier messages.
+        """Makes a copy that waits in place of the timer.  Returns None for a recalled message, and for a recall,
+        because a recall never concerns messages that are stored after it.
         """
         return None if self._is_void(second, waiting) else self._encoded(timer_record.moved_record(waiting))
 

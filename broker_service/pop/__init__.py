@@ -13,7 +13,8 @@ of the topic read, too.  After `retryMaxTimes` + 1 deliveries the message is cop
 A group that consumes *in order* gets the messages of one message group (FIFO key) one after another.  While a message
 of a message group is delivered, the message group is locked: its later messages wait in the broker, and pops skip them.
 
-`Consumption` (`consumption.py`) puts the parts together.  Servicers call it with the values of `deliveries.py`:
+`Consumption` (`consumption.py`) puts the parts together.  Servicers call these methods of `Consumption` with the values
+of `deliveries.py`:
 
     pop(Pop) -> Popped                            delivers messages
     ack(group, topic, handles) -> [Settled]       ends deliveries for good

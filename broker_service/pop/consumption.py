@@ -1,7 +1,7 @@
 """Consumption connects the parts of pop consumption, and holds the state that pops, transactions and timers share.
 
-On a master, calls of its methods change the state.  A slave builds its state from the replicated log, so that the slave
-can be promoted.  `pop/__init__.py` lists the methods.
+On a master, calls of the methods that `pop/__init__.py` lists change the state.  A slave builds its state from the
+replicated log, so that the slave can be promoted.
 """
 
 import logging

@@ -20,9 +20,9 @@ class Pop:
 
     With `auto_renew` the broker extends the deadlines while the client is connected, and ignores `invisible_ms`.
     `poll_s` is how long the pop may wait for a first message.  `timeout_s` is how long the disk and the slave may take
-    to store the delivery after that.  A client that got no answer repeats its pop with the same `attempt_id`, which is
-    empty for clients that never repeat a pop.  If the group consumes in order, a pop with the same `attempt_id` gets
-    the messages that the first pop took.
+    to store the deliveries, once messages are found.  A client that got no answer repeats its pop with the same
+    `attempt_id`, which is empty for clients that never repeat a pop.  If the group consumes in order, a pop with the
+    same `attempt_id` gets the messages that the first pop took.
     """
 
     group: str
@@ -109,9 +109,10 @@ class Settled:
 class ChangeInvisible:
     """A request to move the deadline of a delivery.
 
-    `invisible_ms` is the time from now to the new deadline.  None means the group's back-off for this attempt, and 0
-    means now.  For a renewed delivery 0 means the back-off, too, because Node's push consumer returns failed messages
-    with 0.  With `counted` the delivery counts as an attempt, so the next delivery has a higher attempt number.
+    `invisible_ms` is the time from now to the new deadline.  An `invisible_ms` of None stands for the group's back-off
+    for this attempt, and 0 stands for no wait.  For a renewed delivery an `invisible_ms` of 0 also stands for the
+    back-off, because Node's push consumer returns failed messages with 0.  With `counted` the delivery counts as an
+    attempt, so the next delivery has a higher attempt number.
     """
 
     group: str

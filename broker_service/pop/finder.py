@@ -1,9 +1,8 @@
 """Finder: finds the messages that a pop may deliver now, and changes nothing.
 
 A *scan* reads one queue from the offset at which the group continues.  The scan ends when it has enough messages, has
-read enough bytes, or the filter has excluded too many messages.  For a group that consumes in order the scan first
-takes messages that wait in the broker for their message group to become free, and then new messages that may be
-delivered.
+read enough bytes, or the filter has excluded too many messages.  For a group that consumes in order, the scan first
+takes waiting messages whose message group has become free, and then new messages that may be delivered.
 
 If the disk cannot read a queue, the scan of that queue is tried again after some seconds.  While one queue cannot be
 read, pops read the other queues.
@@ -36,8 +35,8 @@ from broker_service.store.pull import GetMessageResult
 logger = logging.getLogger(__name__)
 
 MAX_POP_BYTES = 4 << 20
-# Limit for messages of groups that consume in order, either delivered or waiting, of all groups together.  Each of
-# these messages takes 170 to 800 bytes of memory.  One group may use at most half of what the other groups leave free.
+# Limit for the delivered and waiting messages of all groups that consume in order, counted together.  Each of these
+# messages takes 170 to 800 bytes of memory.  One group may use at most half of what the other groups leave free.
 MAX_ORDERED = 200_000
 MAX_ORDERED_OF_A_QUEUE = 10_000
 
@@ -85,8 +84,8 @@ class QueueBatch:
     """The messages of a queue from `start` to `next` that a pop may deliver.
 
     `read_bytes` counts the bytes that were read to find these messages.  For a group that consumes in order, `groups`
-    has the messages that the pop takes or lets wait, by message group.  If the pop repeats the answer of an earlier
-    attempt, `again` has the deliveries of that attempt.
+    has the messages that the pop takes or lets wait, by message group.  If the pop gets the messages of an earlier
+    attempt again, `again` has the deliveries of that attempt.
     """
 
     place: Place
@@ -110,7 +109,7 @@ class Finder:
         self._writer = writer
         self._places = places
         self._chance = chance
-        # Unreadable messages, of groups that consume in order, that were already logged.
+        # Unreadable messages that were already logged; only groups that consume in order have such entries.
         self._unreadable: set[tuple[Place, int]] = set()
         self._unreadable_from: dict[Place, _Unreadable] = {}
 
@@ -129,7 +128,8 @@ class Finder:
         for place, is_retry in places:
             first, end = self._broker.store.queues.bounds(place.topic, place.queue_id)
             start = max(self._places.next(place, first), first)
-            # If a group no longer consumes in order, it still gets the messages that wait since the time when it did.
+            # A group that no longer consumes in order still gets the messages that were left waiting while it consumed
+            # in order.
             in_order = partial(self._find_in_order, may_take_new=is_ordered)
             for search in (in_order,) if is_ordered else (in_order, self._find_new):
                 if room <= 0 or room_bytes <= 0 or entries <= 0:
@@ -150,7 +150,7 @@ class Finder:
         return found
 
     def again(self, places: Sequence[tuple[Place, bool]], attempt_id: str) -> list[QueueBatch]:
-        """Returns the messages in order that an earlier attempt of the same pop took from these queues."""
+        """Returns the messages that an earlier attempt of the same pop took in order from these queues."""
         return [one for place, is_retry in places if (one := self._again(place, is_retry, attempt_id))]
 
     def _find_new(self, scan: _Scan) -> QueueBatch | None:
@@ -271,10 +271,10 @@ class Finder:
         return QueueBatch(place, scan.is_retry, pop, start, at, taken, read_bytes, picker.groups)
 
     def _again(self, place: Place, is_retry: bool, attempt_id: str) -> QueueBatch | None:
-        """Returns the messages in order that an earlier attempt of the same pop took from this queue.
+        """Returns the messages that an earlier attempt of the same pop took in order from this queue.
 
-        Returns None if the client has since given one of the messages back or moved its deadline, because the earlier
-        attempt then counts.  If a message cannot be read, its whole message group is left out.
+        A message group is left out if one of its messages cannot be read, or if the client has given one back or moved
+        its deadline, because the client has then received the earlier answer.  Returns None if no message is left.
         """
         taken = {
             delivery.queue_offset: (delivery, one) for delivery, one in self._writer.state.taken_by(place, attempt_id)

@@ -9,7 +9,7 @@ from enum import Enum, auto
 from broker_service.state.state import UnderWay
 
 RENEWED_FOR_MS = 60_000  # the invisible time of deliveries that the broker renews
-MAX_RENEWED_MS = 3 * 3600 * 1000  # the longest time after its pop for which a delivery is renewed
+MAX_RENEWED_MS = 3 * 3600 * 1000  # a delivery is renewed for at most this time after its pop
 
 
 class Outcome(Enum):

@@ -23,8 +23,8 @@ class Places:
     def of(self, group: str, topic: TopicConfig) -> list[tuple[Place, bool]]:
         """Returns the queues in the order in which a pop scans them, each with True if it is a queue of a retry topic.
 
-        The topic's queues begin with a random one.  The retry topics come last, but in a share `RETRY_FIRST` of the
-        pops they come first.
+        A pop scans all queues of the topic, from a random one on, and then the retry topics.  A share `RETRY_FIRST` of
+        the pops scans the retry topics first.
         """
         count = topic.read_queue_nums
         first = self._chance.randrange(count) if count else 0

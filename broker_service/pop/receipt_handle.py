@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from broker_service.state.transitions import DeliveryId
 
-_FIELDS = Struct(">BBIQQ")  # version, 1 if the message is in a retry topic, queue id, pop, queue offset
+_FIELDS = Struct(">BBIQQ")  # version, 1 if the message is in a retry topic, queue id, number of the pop, queue offset
 _VERSION = 1
 _CHARACTERS = len(base64.urlsafe_b64encode(bytes(_FIELDS.size)))
 

@@ -90,12 +90,12 @@ class Settling:
     ) -> None:
         """Undoes the deliveries of a call that ended before it had sent all of them to the client.
 
-        The first `begun` messages may have reached the client, so their deliveries count as attempts.  The last of the
-        begun messages waits for its back-off, because the client may have been unable to receive it.  All messages
-        except the last begun one are delivered again at once.  Invalid handles are ignored.
+        The first `begun` messages may have reached the client, so their deliveries count as attempts.  The last of
+        these messages waits for its back-off, because the client may have been unable to receive it.  All other
+        messages are delivered again at once.  Invalid handles are ignored.
 
-        `deadlines_ms` are the deadlines that the call has told the client.  If the deadline of a delivery in order has
-        changed, the client's next attempt has taken the delivery, which therefore stays.
+        `deadlines_ms` are the deadlines that the call has told the client.  A delivery in order whose deadline has
+        changed since is not undone, because the client's next attempt has taken it over.
         """
         for number, handle in enumerate(handles):
             if (due := self._under_way(group, topic, receipt_handle.decode(handle))) is not None:
@@ -109,8 +109,8 @@ class Settling:
         """Undoes the deliveries of a pop that was cancelled.  The messages are delivered again at once, and their
         attempt numbers do not rise.
 
-        If the deadline of a delivery in order has changed, the client's next attempt has taken the delivery, which
-        therefore stays.
+        A delivery in order whose deadline has changed since is not undone, because the client's next attempt has taken
+        it over.
         """
         mine = [one for one in deliveries if not self._was_handed_out_again(place, one, deadline_ms)]
         self._end(place, mine, 0, counted=False)
@@ -119,7 +119,7 @@ class Settling:
         """Ends the renewed deliveries of a client that has disconnected.  Deliveries that the broker does not renew for
         this client keep their deadlines.
         """
-        self._writer.flush()  # a pop of this client may not be applied yet
+        self._writer.flush()  # appends pending pops, which may be pops of this client
         self._end_renewed((client_id,), lambda _, place: True)
 
     def rights_changed(self, may: Callable[[str, str, str], bool]) -> None:
@@ -128,7 +128,7 @@ class Settling:
         `may(client_id, group, topic)` returns True if the client may consume.  Without this method the broker would
         renew deliveries for clients whose acknowledgements it refuses.
         """
-        self._writer.flush()  # a pop of one of these clients may not be applied yet
+        self._writer.flush()  # appends pending pops, which may be pops of these clients
         clients = self._writer.state.renewing_clients()
         self._end_renewed(clients, lambda client_id, place: not may(client_id, place.group, original_topic(place)))
 

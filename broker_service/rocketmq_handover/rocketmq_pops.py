@@ -100,8 +100,8 @@ def takes(
     settled.
 
     `attempts` has the attempt number by offset, and an offset without a number is at its first attempt.  If a crash
-    cuts off the last transitions, the group continues after the messages of the remaining ones, and the state is still
-    valid.
+    cuts off the last transitions, the state is still valid, and the group continues after the last message of the
+    transitions that were stored.
     """
     runs: list[list[int]] = []
     for offset in sorted(held):

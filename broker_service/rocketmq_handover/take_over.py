@@ -3,8 +3,8 @@ before the first pop.
 
 If RocketMQ has used this store, the log may have RocketMQ's checkpoints that this broker has not taken over yet.  For
 each group and queue with deliveries by RocketMQ, TakeOver appends transitions to the state that make them deliveries of
-this broker.  If a group has already popped a queue here, TakeOver does nothing for it, because the group gets
-RocketMQ's unacknowledged messages again anyway.
+this broker.  TakeOver leaves out a queue that the group has already popped at this broker, because the group continues
+there at its own position, and so gets all messages that RocketMQ delivered meanwhile.
 
 The state also keeps how far RocketMQ's checkpoint queues were read, as progress of RocketMQ's own group
 `CID_RMQ_SYS_REVIVE_GROUP`.  The progress is appended after the deliveries, so that a crash in between only repeats the
@@ -118,8 +118,8 @@ def _queues(store: MessageStore) -> list[tuple[str, int]]:
 
 
 async def _read_timers(broker: Broker, state: State, found: Checkpoints) -> _Found:
-    """Adds the checkpoints that still wait in the timer topic to `found`.  Returns the timers of RocketMQ's
-    checkpoints, which the caller settles afterwards.
+    """Adds the checkpoints that still wait in the timer topic to `found`.  Returns the timers in which these
+    checkpoints wait, so that the caller can settle them.
     """
     store = broker.store
     known = state.queues.get(_TIMERS)
@@ -139,7 +139,7 @@ async def _read_timers(broker: Broker, state: State, found: Checkpoints) -> _Fou
                 if waiting.properties.get(PROPERTY_REAL_TOPIC, "").startswith(REVIVE_TOPIC_PREFIX):
                     taken.setdefault(second, []).append(waiting.commit_log_offset)
                     _add(found, waiting)
-            await asyncio.sleep(0)  # a read of what is in memory does not pause, so other tasks get a turn here
+            await asyncio.sleep(0)  # lets other tasks run, because a read of records in memory does not pause
     return taken
 
 
@@ -183,7 +183,7 @@ async def _read_queue(broker: Broker, state: State, topic: str, queue_id: int, f
         for number, message in enumerate(some):
             _add(found, message)
             if number % AT_ONCE == 0:
-                await asyncio.sleep(0)  # a read of what is in memory does not pause, so other tasks get a turn here
+                await asyncio.sleep(0)  # lets other tasks run, because a read of records in memory does not pause
     return end
 
 

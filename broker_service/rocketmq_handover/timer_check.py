@@ -2,10 +2,11 @@
 
     | read until 8 | timer log 8 | queue offset 8 | master's queue offset 8 | data version 3 x 8 | zeros | CRC-32 4 |
 
-RocketMQ has put the timers (records of the timer topic) before the queue offset into its timer wheel, and has delivered
-those whose TIMER_OUT_MS is before `read until`.  This broker also writes a CRC of the fields into the file.  RocketMQ
-does not update the CRC, so a wrong CRC means that RocketMQ wrote the file last.  This broker reads its own progress
-from the log and not from this file, because the log may have been cut since the file was written.
+RocketMQ has put all timers (records of the timer topic) before `queue offset` into its timer wheel.  From the wheel,
+RocketMQ has delivered the timers whose TIMER_OUT_MS is before `read until`.  This broker also writes a CRC of the
+fields into the file.  RocketMQ does not update the CRC, so a wrong CRC means that RocketMQ wrote the file last.  This
+broker reads its own progress from the log and not from this file, because the log may have been cut since the file was
+written.
 """
 
 from pathlib import Path
@@ -75,8 +76,8 @@ def write(store: MessageStore, path: Path, oldest: int | None, now_ms: int) -> N
 
 
 def delivered(store: MessageStore, path: Path) -> tuple[int, int] | None:
-    """Returns (second, log offset) of RocketMQ's progress: RocketMQ has delivered the timers of earlier seconds that
-    lie before the log offset.
+    """Returns (second, log offset): RocketMQ has delivered all timers that lie before this log offset and were due
+    before this second.
 
     Returns None if the file is missing, or if this broker was the last to write it.
     """

@@ -1,6 +1,6 @@
 """Finds committed copies of half messages for which a crash has prevented the op record.
 
-The op record of a copy is appended before any other copy, so only copies after the last op record can be without one.
+The op record of a copy is appended before any other copy, so a copy without an op record lies after the last op record.
 """
 
 import asyncio
@@ -69,7 +69,7 @@ async def _copied_from(store: MessageStore, topic: str, queue_id: int, at: int) 
 
 
 async def _last_op(store: MessageStore) -> int:
-    """Returns the log offset of the last op record, or 0 if this broker has not written it.
+    """Returns the log offset of the last op record, or 0 if another broker has written it or it cannot be read.
 
     RocketMQ writes its op records seconds after the copies, so copies without op records may also lie before RocketMQ's
     last op record.

@@ -111,7 +111,7 @@ class Transactions:
 
         If this message began its transaction in an earlier call, the half message of that call is returned instead.
         The producer is asked for the outcome after `immunity_s` seconds, or after the broker's `transactionTimeOut` if
-        that is 0.
+        `immunity_s` is 0.
 
         Raises MessageIllegal for a message that cannot begin a transaction, and TransactionIdTaken if its id belongs to
         another message.
@@ -143,8 +143,9 @@ class Transactions:
     async def stored_half(self, message: Record) -> Prepared | None:
         """Returns the stored half message if the transaction of this message is open, else None.
 
-        Raises TransactionIdTaken if the open transaction with this id has another message.  An id alone proves nothing,
-        because it can be guessed or chosen twice, and a producer could then commit another producer's message.
+        Raises TransactionIdTaken if the open transaction with this id was begun with another message.  An id alone
+        proves nothing, because it can be guessed or chosen twice, and a producer could then commit another producer's
+        message.
         """
         self._writer.check_transactions()
         prepared = self.state.open.get(_transaction_of(message))
@@ -392,8 +393,8 @@ class Transactions:
         """Appends half messages before `log_offset` again at the log's end, because the log files before this offset
         expire.
 
-        Does nothing until `find_copies` has found all commits, because this search needs the original log offsets of
-        half messages.
+        Does nothing until `find_copies` has found all commits.  `find_copies` recognizes a commit by the log offset of
+        its half message, and this method changes the log offsets of half messages.
         """
         if not self.ready.is_set():
             return

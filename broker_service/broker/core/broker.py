@@ -81,7 +81,8 @@ class Broker:
         # Notified when the broker must register again, with new facts, at its name servers.
         self.description_changed = Notice()
         # Each function is called with a group, a topic and the new offsets, before the table of committed offsets is
-        # reset.  A function returns True if it keeps an offset itself and has moved this offset.
+        # reset.  A function returns True if it keeps a position of its own for the group, as pops do, and has moved
+        # this position.
         self.offsets_reset: list[Callable[[str, str, Mapping[int, int]], bool]] = []
         # Each function is called with a deleted group before the group's offsets are deleted.
         self.group_dropped: list[Callable[[str], None]] = []
@@ -154,8 +155,8 @@ class Broker:
             )
 
     async def shared_changes(self, timeout_s: float) -> CommitStatus:
-        """Sends the commits of offsets that were just made to the slaves.  Returns which brokers have got the commits
-        within `timeout_s`.
+        """Sends the slaves the commits of offsets that were just made.  Returns which brokers have these commits within
+        `timeout_s`.
         """
         if self.is_slave:
             return CommitStatus.COMMIT_MASTER_NOT_AVAILABLE
@@ -178,12 +179,12 @@ class Broker:
         return status if is_marked or status is not CommitStatus.COMMIT_OK else CommitStatus.COMMIT_FLUSH_SLAVE_TIMEOUT
 
     def _mark_change(self) -> bool:
-        """Appends a record after an operator's change, so that the change survives a promotion.  Only a SYNC_MASTER
-        with several slaves needs the record.  Returns False if the append fails.
+        """Appends a record after an operator's change, so that the change survives a promotion.  Returns False if the
+        append fails.
 
-        Without this record, the slave with the longest log could be promoted although only another slave has the
-        change.  A slave gets the change before the record.  The slave with the longest log has the record, and
-        therefore also the change.
+        Only a SYNC_MASTER with several slaves needs the record.  A promotion chooses the slave with the longest log.  A
+        slave gets the change before the record, so a slave whose log has the record also has the change.  Without the
+        record, a slave that lacks the change could have the longest log.
         """
         if not self.acknowledgements.levels.sync_master or len(self.known_slaves.addresses) < 2:
             return True

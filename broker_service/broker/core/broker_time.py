@@ -94,7 +94,9 @@ class BrokerTime:
 
     @property
     def doubted_s(self) -> float:
-        """Returns how many seconds the wall clock is ahead during a step that is not believed, else 0."""
+        """Returns by how many seconds a step that is not believed has moved the wall clock ahead; 0 if there is no such
+        step.
+        """
         self._read()
         return self._doubted.by_ms / 1000 if self._doubted is not None else 0.0
 
@@ -133,7 +135,7 @@ class BrokerTime:
             self._believed.append(_Step(at, by_ms))
             self._doubted = None
             logger.warning(
-                "the wall clock has stayed where it stepped to, %s, so it is believed now; retention waits another day",
+                "the wall clock's step, %s, has lasted, so it is believed now; retention follows up to a day later",
                 _by(by_ms),
             )
             return

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-LATELY_S = 60.0  # a client waits for less than this time between two pops
+LATELY_S = 60.0  # a client that pops does so again within this time
 Way = Literal["pop", "commit", "heartbeat"]
 # A client is forgotten this many seconds after it was last seen.  Heartbeats of RocketMQ 4's clients expire after two
 # minutes.  Spark commits once per batch, which may take minutes.

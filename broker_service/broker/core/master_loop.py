@@ -16,7 +16,8 @@ AFTER_TROUBLE_S = 10.0  # pause after a failed call of `work`, as in RocketMQ
 
 
 class MasterLoop:
-    """Calls `work` repeatedly.  `work` returns the seconds until its next call, or None if it does not know them.
+    """Calls `work` repeatedly.  `work` returns the seconds until its next call, or None if it does not know when the
+    next call is due.
 
     If `work` fails, it is called again after AFTER_TROUBLE_S.  The failure is logged together with `what_waits`, which
     names what is delayed by the failure.

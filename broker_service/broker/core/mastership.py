@@ -5,8 +5,8 @@ arguments.
                           ▲                        ▲
     WAITING ──ready───────┘     WAITING ───────────┘
 
-A configured master starts WAITING.  While it was down, another broker may have been promoted, and slaves may have
-records that the master has lost.  A master therefore waits for three things before it takes writes:
+A configured master starts WAITING.  While the master was down, another broker may have been promoted, and slaves may
+have records that the master has lost.  A master therefore waits for three things before it takes writes:
 
 1. The master waits for one answer of a name server or a slave, without a time limit.  If neither a name server nor a
 slave is configured, the master does not wait for an answer.
@@ -15,9 +15,9 @@ slave is configured, the master does not wait for an answer.
 records.  The wait for these records has no time limit, because replication fetches them from the slave (*refill*).
 
 3. The master waits for the answers of all other name servers and known slaves, until `slaveWaitTimeMs` after the first
-answer. The master needs these answers, because a name server may have forgotten that this master was replaced, and each
-slave may have been promoted.  After an unclean stop the master waits, for the same time, until the slaves have
-connected, because they may have records that the master has lost.
+answer, because a name server may have forgotten that this master was replaced, and each slave may have been promoted.
+After an unclean stop the master waits, for the same time, until the slaves have connected, because they may have
+records that the master has lost.
 
 A master becomes FENCED as soon as an answer names a newer epoch.  A fenced master takes no more writes.  A fenced
 broker can only be restarted as a slave of the new master.
@@ -51,7 +51,7 @@ class Mastership:
     - `others`: the addresses of name servers, configured slaves and known slaves.
     - `known_slaves`: the addresses, by broker id, of slaves that have followed a master of this broker name.
     - `slave_count`: the number of slaves that are configured or known.  A name server cannot tell the number of slaves,
-      because it knows only those that are running.  After a power loss, no slave may be running.
+      because it knows only those that are running, and after a power loss perhaps none is running.
     """
 
     def __init__(
@@ -73,8 +73,8 @@ class Mastership:
         self.fenced_by = ""
         self.candidate_epoch = 0  # the epoch with which this slave is being promoted
         self._clean_start = clean_start
-        # On a SYNC_MASTER, the slaves have all acknowledged records.  On an ASYNC_MASTER, slaves may lack acknowledged
-        # records, so an ASYNC_MASTER waits for no slave.
+        # A SYNC_MASTER waits for its slaves, because every acknowledged record is on a slave.  An ASYNC_MASTER waits
+        # for no slave, because acknowledged records may be on no slave.
         self._awaited_slaves = max(1, slave_count) if role is BrokerRole.SYNC_MASTER else 0
         self._slave_wait_s = slave_wait_s
         self._heard_at = None if asks_others else now
@@ -104,7 +104,9 @@ class Mastership:
             self._heard_at = now
 
     def address_answered(self, address: str) -> None:
-        """Notes that the name server or slave at this address has answered, and is not being promoted."""
+        """Notes that the name server at this address has answered, or that the slave at this address has answered and
+        takes part in no promotion.
+        """
         self._silent.discard(address)
         self._away.discard(address)
 

@@ -27,7 +27,7 @@ class Visibility:
             self._unseen.append((end_offset, list(queues)))
 
     def changed(self, visible_offset: int | None) -> None:
-        """Moves the visible end to `visible_offset`.  None means the end of the log."""
+        """Moves the visible end to `visible_offset`, where None stands for the end of the log."""
         self._store.queues.confirm_offset = visible_offset
         while self._unseen and (visible_offset is None or self._unseen[0][0] <= visible_offset):
             self._notify(self._unseen.popleft()[1])

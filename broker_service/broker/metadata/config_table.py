@@ -102,9 +102,9 @@ class Planned(Generic[Entry]):
 class ConfigTable(Generic[Entry]):
     """A table in one file.  A subclass sets the class of the entries, and the key of the table in the file.
 
-    A deletion writes two files, first that of the tombstones, and a crash may happen between the two writes.  A new
-    tombstone in the file therefore also contains the earlier tombstone that it `replaces`.  As long as the other file
-    still has the entry, the earlier tombstone counts.
+    A deletion writes two files: first the file of tombstones, and then the file of entries.  A crash may come between
+    the two writes.  A new tombstone in the file therefore contains, as `replaces`, the entry's earlier tombstone.  As
+    long as the file of entries still has the deleted entry, the earlier tombstone counts instead of the new one.
     """
 
     entry_class: ClassVar[type[Any]]
@@ -114,14 +114,14 @@ class ConfigTable(Generic[Entry]):
         self._file = file
         self._tombstones_file = tombstones_file
         self._other: dict[str, Any] = {}  # the file's other top-level fields
-        # Name -> fields of this entry in the file that this version does not know.
+        # Name of an entry -> those of its fields in the file that this version does not know.
         self._unknown: dict[str, dict[str, Any]] = {}
         self._texts: dict[str, tuple[Entry, str]] = {}  # name -> entry, and its JSON text as last written
         self.entries: dict[str, Entry] = {}
         self.version = DataVersion()
         # By name; from the tombstones, a slave that was disconnected learns what was deleted.
         self.tombstones: dict[str, Tombstone] = {}
-        # Names of entries whose new tombstone on disk also contains the one that it `replaces`.
+        # Names of deleted entries whose tombstone on disk contains an earlier tombstone, as `replaces`.
         self._conditional: set[str] = set()
         # Each function is called with the name of an entry after the entry has changed.
         self.changed: list[Callable[[str], None]] = []
@@ -207,7 +207,7 @@ class ConfigTable(Generic[Entry]):
         return self._without({name: queue_offsets or {}}, now_ms)
 
     def delete_all(self, ends: Mapping[str, Mapping[int, int]], now_ms: int) -> None:
-        """Deletes several entries with one write.  `ends` has the ends of the queues, by name of an entry."""
+        """Deletes several entries with one write.  `ends` has, by name of a deleted topic, the ends of its queues."""
         self._apply_now(self._without(ends, now_ms))
 
     def _without(self, ends: Mapping[str, Mapping[int, int]], now_ms: int) -> Planned[Entry] | None:
@@ -264,7 +264,8 @@ class ConfigTable(Generic[Entry]):
             tombstones = self._save_tombstones(planned.buried, deleting=planned.names - entries.keys())
         if planned.writes_entries:
             if self._conditional & (entries.keys() - self.entries.keys()):
-                self._save_tombstones({})  # a deleted entry is created again, so from now on its newer tombstone counts
+                # Drops `replaces`: a deleted entry is created again, so its new tombstone counts.
+                self._save_tombstones({})
             self._texts = {name: self._text_of(name, entry) for name, entry in entries.items()}
             table = TextTable({name: text for name, (_, text) in self._texts.items()})
             version = planned.version.to_json()
@@ -291,7 +292,7 @@ class ConfigTable(Generic[Entry]):
     def _save_tombstones(self, added: Mapping[str, Tombstone], *, deleting: Iterable[str] = ()) -> dict[str, Tombstone]:
         """Writes all tombstones together with those in `added`, and returns them.
 
-        A tombstone of an entry in `deleting` counts only once the other file is written without the entry.
+        The new tombstone of an entry in `deleting` counts only once the file of entries is written without this entry.
         """
         newest = dict(sorted({**self.tombstones, **added}.items(), key=lambda item: item[1].at_ms)[-MAX_TOMBSTONES:])
         content = {name: tombstone.to_json() for name, tombstone in newest.items()}

@@ -31,7 +31,7 @@ class History(Protocol):
     """The facts about the log's history on which the generations of offsets depend."""
 
     def end(self) -> LogPoint:
-        """Returns the end of the log.  A generation that is raised now gets the log's present end as its origin."""
+        """Returns the end of the log, which becomes the origin of a generation that is raised now."""
 
     def has_passed(self, point: LogPoint) -> bool:
         """Returns True if this log contains the point, or once contained it."""
@@ -74,11 +74,11 @@ class ConsumerOffsetTable:
         self._version = DataVersion()
         self._logged: set[Place] = set()  # queues for which a commit below the committed offset was already reported
         self.unshared: set[Place] = set()  # queues with a commit here that the master may not have
-        # Queues whose offset was reset in records that the master does not have.
+        # Queues whose entry here comes from a reset in records that the master does not have.
         self._foreign: set[Place] = set()
         self._news = False  # True if an offset was committed since the last call of `take_news`
-        # The progress of groups that pop, which follows from the log of messages and pops.  The table shows this
-        # progress, but never commits it.
+        # The progress of groups that pop, derived from the log.  The method `progress` returns this progress in place
+        # of the committed offset.
         self.kept: dict[tuple[str, str], dict[int, int]] = {}
         self.changed: list[Callable[[Change], None]] = []
         self._load()
@@ -130,8 +130,8 @@ class ConsumerOffsetTable:
         return topics
 
     def everything(self) -> Iterator[Change]:
-        """Returns all entries, with those of deleted groups, because these must win over older entries of other
-        brokers.
+        """Returns all entries.  The entries of deleted groups are included, because they must win over older entries of
+        other brokers.
         """
         return ((group, topic, dict(queues)) for (group, topic), queues in self._table.items())
 
@@ -178,8 +178,8 @@ class ConsumerOffsetTable:
     def keep(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Sets how far a group that pops has settled (acknowledged or moved) its messages.
 
-        The progress is neither written to a file nor sent to other brokers, because it follows from the log.  A broker
-        that lacks that part of the log must not have this progress.
+        The progress is neither written to a file nor sent to other brokers.  Each broker derives it from its own log,
+        so that the progress is never ahead of this log.
         """
         self.kept.setdefault((group, topic), {})[queue_id] = offset
 
@@ -197,8 +197,8 @@ class ConsumerOffsetTable:
         self._set(group, topic, self._raised(group, topic, offsets))
 
     def make_room_for_reset(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
-        """Reserves space on the disk for a reset.  Must be called before the reset's records are appended, so that a
-        full disk refuses both or neither.
+        """Reserves space on the disk for a reset.  The caller must call this method before it appends the records that
+        reset the pops, so that a full disk refuses the whole reset.
         """
         if offsets:
             self._journal.make_room(group, topic, self._raised(group, topic, offsets))
@@ -233,8 +233,8 @@ class ConsumerOffsetTable:
 
         Returns a line of text for each offset that has moved.  On a slave the generation stays the same, because only a
         master may let an offset go back.  On a master (`new_generation`) the generation rises, even for entries whose
-        generation comes from records that this log does not have.  An entry from another history exists if a slave was
-        promoted with a reset, but without the records before the reset.
+        generation comes from records that this log does not have.  A master has such an entry if it was a slave, and
+        was promoted when it had received a reset, but not all records before the reset.
         """
         lines = []
         for (group, topic), queues in self._table.items():
@@ -250,8 +250,8 @@ class ConsumerOffsetTable:
         return lines
 
     def merge(self, changes: Iterable[Change]) -> int:
-        """Takes over entries of another broker of this name where they are higher.  Returns the number of entries that
-        have risen.
+        """Takes over each entry that is higher than the entry here.  `changes` come from another broker of this
+        broker's name.  Returns the number of entries that have risen.
         """
         risen_count = 0
         for group, topic, entries in changes:
@@ -262,11 +262,12 @@ class ConsumerOffsetTable:
         return risen_count
 
     def merge_in_new_generation(self, group: str, topic: str, entries: Mapping[int, OffsetEntry]) -> Queues:
-        """Takes over entries of another broker where they are higher, and gives each of them a new generation.  Returns
-        the entries with the new generations.
+        """Merges another broker's entries into the table, and gives each merged entry a new generation.  Returns the
+        entries with the new generations.  An entry here that already has a higher generation stays.
 
-        The new entries are written as one line of the journal.  After a crash no entry may have the other broker's
-        generation, because that broker still has a higher offset in it.
+        The caller has lowered these offsets to the ends of the queues.  One line of the journal writes the lowered
+        offsets together with the new generations.  Otherwise a crash could leave a lowered offset in the old
+        generation, in which the other broker still has the higher offset.
         """
         point = self._history.end()
         raised: Queues = {}
@@ -278,8 +279,8 @@ class ConsumerOffsetTable:
         return raised
 
     def merge_from_master(self, changes: Iterable[Change], *, begins: bool = False, ends: bool = False) -> None:
-        """Takes over entries of the master where they are higher.  An entry need not be handed back if the master has
-        it or a higher one.
+        """Takes over each entry of the master that is higher than the entry here.  An entry need not be handed back if
+        the master has it or a higher one.
 
         The master sends its complete table in several calls: `begins` marks the first call, and `ends` the last one.
         After the last call, every entry that is higher here is handed back, even if it once came from the master,
@@ -304,7 +305,9 @@ class ConsumerOffsetTable:
             self._foreign.clear()
 
     def may_bring(self, entry: OffsetEntry) -> bool:
-        """Returns True if the entry's generation belongs to the history of this log, or if its origin is not known."""
+        """Returns True if the entry's generation belongs to the history of this log, or if the generation's origin is
+        not known.
+        """
         return not entry.raised_at.epoch or self._history.has_passed(entry.raised_at)
 
     def _set(self, group: str, topic: str, entries: Queues, *, replaces: bool = False) -> None:
@@ -381,8 +384,8 @@ class ConsumerOffsetTable:
             self._noted = {}
 
     def _take_noted(self, offset_table: dict[str, dict[str, int]]) -> None:
-        """Restores the committed offsets that `note` has replaced, except where RocketMQ has since written another
-        offset.
+        """Restores each committed offset that `note` has replaced, unless RocketMQ has changed the replacement
+        since.
         """
         noted = (self._noted_file.load() if self._noted_file is not None else None) or {}
         for key, queues in noted.items():
@@ -426,7 +429,9 @@ class ConsumerOffsetTable:
         self.unshared = set(self._places())
 
     def _places(self) -> Iterator[Place]:
-        """Yields the queues for which a group has ever committed an offset, with those of deleted groups."""
+        """Yields (group, topic, queue id) of each offset that was ever committed, even by groups that are deleted
+        now.
+        """
         for (group, topic), entries in self._table.items():
             yield from ((group, topic, queue) for queue, entry in entries.items() if entry > NEVER)
 

@@ -107,8 +107,9 @@ class SubscriptionGroupTable(ConfigTable[SubscriptionGroup]):
     def consuming(self, name: str, *, auto_create: bool) -> SubscriptionGroup:
         """Returns the group for a consumer of this group.
 
-        If the group does not exist here, it is returned with default values, provided that `auto_create` allows this.
-        The default values are needed on slaves, which create no groups, and on masters whose disk refuses the write.
+        If the group does not exist here and `auto_create` is True, a group with default values is returned but not
+        stored.  Slaves need such a group because they create none, and masters need it if their disk has refused to
+        store the group.
         """
         check_group_name(name)
         group = self.entries.get(name)

@@ -28,7 +28,9 @@ class KnownSlaves:
             saved = (file.load() or {}).get("slaves", {})
             self.addresses = {int(broker_id): str(address) for broker_id, address in saved.items()}
         except (ValueError, AttributeError) as error:
-            raise StoreCorrupt(f"{file}: {error}; remove it: slaves are known again as soon as they follow") from error
+            raise StoreCorrupt(
+                f"{file}: {error}; remove it: slaves are known again as soon as they follow this master"
+            ) from error
 
     def joined(self, broker_id: int, address: str) -> None:
         """Adds a slave that has begun to follow this master."""

@@ -121,7 +121,7 @@ def access_to_proto(
 
 
 def floors_to_proto(tombstones: Mapping[str, Tombstone], topics: Iterable[str]) -> list[metadata_pb2.QueueFloor]:
-    """For each of the topics that was ever deleted, returns the offsets at which its queues continue."""
+    """Returns, for each of `topics` that was deleted before, the offsets at which the topic's queues continue."""
     return [
         metadata_pb2.QueueFloor(topic=name, queue_id=queue_id, next_offset=offset)
         for name in topics

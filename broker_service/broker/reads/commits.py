@@ -54,8 +54,8 @@ class Commits:
         """Commits offsets, and waits at most `timeout_s` until other brokers have the commits.  Operators see a
         non-empty `client_id` among the group's consumers.
 
-        Returns the offsets that are now committed, and which brokers have the commits.  Even if the commit changes
-        nothing, the call waits, because the commit before it may not have reached the slave yet.
+        Returns the offsets that are now committed, and which brokers have the commits.  Even a commit that changes
+        nothing waits for the slave, because the slave may not have got an earlier commit yet.
         """
         self._broker.acknowledgements.check_room()
         self._broker.check_answers_for_offsets()
@@ -92,8 +92,8 @@ class Commits:
         return [standing[entry.topic][entry.queue_id] for entry in entries]
 
     def commit_on_pull(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Commits the offset that a pull request has brought.  The pull continues even if the offset is refused, and it
-        does not wait for the slaves to get the commit.
+        """Commits the offset that came with a pull request.  The pull continues even if the offset is refused, and does
+        not wait until slaves have the commit.
         """
         try:
             self.commit(group, [CommitEntry(topic, queue_id, offset)])

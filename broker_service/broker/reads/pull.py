@@ -195,8 +195,8 @@ class PullPath:
     def _read_in(self, pull: Pull, next_offset: int, max_offset: int) -> LogEpoch:
         """Returns the epoch that the consumer must send with its next pull.
 
-        The result stays the consumer's own epoch while the broker cannot say whether its log has what the consumer read
-        in it.
+        As long as the broker cannot tell whether its log has the records that the consumer has read, the consumer keeps
+        the epoch of its present pull.
         """
         here = self._broker.log_epoch
         if not pull.read_in.epoch or pull.read_in == here or self._has_all_before(pull):

@@ -158,8 +158,8 @@ class RangePath:
         return Frame(found.records, found.sizes, segments, suggestion), index, offset
 
     def _within(self, wanted: Range, ends: Mapping[LogEpoch, int]) -> Range:
-        """Returns the part of a range that this log still has, because records that another master had when the range
-        was planned may be lost.
+        """Returns the part of a range that this log has.  The range may have been planned on another master, some of
+        whose records were lost afterwards.
         """
         if wanted.read_in not in ends:
             return wanted

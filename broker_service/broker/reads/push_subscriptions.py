@@ -1,7 +1,7 @@
 """PushSubscriptions: knows which groups read which topics with push consumers of RocketMQ 4.
 
-Push consumers of a group divide the queues among themselves, and commit offsets.  If their group also popped the topic,
-each of its messages would be delivered twice.
+Push consumers of a group divide the queues among themselves, and commit offsets.  If the group also popped the topic,
+each message would be delivered twice: to a push consumer, and by a pop.
 """
 
 from collections.abc import Iterable

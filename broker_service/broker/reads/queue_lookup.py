@@ -48,10 +48,10 @@ class QueueLookup:
         return await self._broker.long_polling.wait(queues, self._broker.hold_s(hold_s))
 
     def ends_in(self, topic_name: str, queue_ids: Iterable[int], epoch: LogEpoch) -> list[int] | None:
-        """Returns the end of each queue at the moment when this epoch ended, because a client can have read no further
-        in it.
+        """Returns the end of each queue at the moment when `epoch` ended.  In this epoch a client cannot have read
+        beyond these ends.
 
-        Returns None if the epoch has not ended, or if this broker does not know its end.
+        Returns None if the epoch has not ended, or if this broker does not know where it ended.
         """
         log_end = self._broker.end_of(epoch)
         if log_end is None:

@@ -1,7 +1,7 @@
 """RangeCalls counts the range pulls by their transport, which is plain sockets or gRPC.
 
-A client chooses its transport itself, and the clients in Spark workers do not report to the job's driver.  The driver
-therefore asks the broker for these counts.
+Each client in a Spark worker chooses its transport itself, and does not report it to the job's driver.  The driver
+therefore asks the broker how many range pulls used each transport.
 """
 
 from collections.abc import Iterable

@@ -36,8 +36,8 @@ _CODE_OF_STATUS = {
 
 
 def pull_code(status: GetMessageStatus, requested_offset: int) -> PullCode:
-    """Returns the response code by table D3 of docs/decision_tables.md.  If the queue does not exist or is empty, every
-    requested offset except 0 counts as moved.
+    """Returns the response code by table D3 of docs/decision_tables.md.  If the queue does not exist or is empty, the
+    code is PULL_OFFSET_MOVED for every requested offset except 0.
     """
     if status in (GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, GetMessageStatus.NO_MESSAGE_IN_QUEUE):
         return PullCode.PULL_OFFSET_MOVED if requested_offset != 0 else PullCode.PULL_NOT_FOUND
