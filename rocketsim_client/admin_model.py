@@ -27,7 +27,8 @@ class SlavesLeft(dict[int, str]):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfig:
     """A topic's settings on one broker.  `perm` is 4 to read, 2 to write, 6 for both.  `commit_status` says which
-    brokers have stored the change.  After COMMIT_OK of a SYNC_MASTER a slave has the change, too."""
+    brokers have stored the change.  If the broker is a SYNC_MASTER, COMMIT_OK means that a slave has the change,
+    too."""
 
     topic_name: str
     read_queue_nums: int = 8
@@ -44,8 +45,8 @@ class SubscriptionGroupConfig:
     `which_broker_when_consume_slowly` when they fall behind.
 
     `group_retry_policy` is RocketMQ's JSON for the times after which a message that was not acknowledged is delivered
-    again.  An empty policy means RocketMQ's default.  `commit_status` says which brokers have stored the change.  After
-    COMMIT_OK of a SYNC_MASTER a slave has the change, too.
+    again.  An empty policy means RocketMQ's default.  `commit_status` says which brokers have stored the change.  If
+    the broker is a SYNC_MASTER, COMMIT_OK means that a slave has the change, too.
     """
 
     group_name: str
@@ -90,9 +91,9 @@ class TopicStatus:
 
 @dataclass(frozen=True, slots=True)
 class ConsumeProgress:
-    """A group's progress in one queue, from the broker with `broker_id` (0 is the master).  A reset raises the
-    offset's `generation`.  If two brokers differ, the offset with the higher generation counts.  `lag` is `diff` as
-    the broker counts it, or None if the broker's version does not tell it."""
+    """A group's progress in one queue, from the broker with `broker_id` (0 is the master).  A reset raises the offset's
+    `generation`.  If two brokers report different offsets, the one with the higher generation counts.  `lag` is `diff`
+    as the broker counts it, or None if the broker's version does not tell it."""
 
     group: str
     queue: MessageQueue

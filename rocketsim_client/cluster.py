@@ -142,7 +142,7 @@ class Cluster:
 
     @property
     def name_servers(self) -> list[str]:
-        """The addresses of the name servers.  The list is empty if brokers are given instead."""
+        """The addresses of the name servers.  If brokers are given instead of name servers, the list is empty."""
         return list(self.connection.name_servers)
 
     @property

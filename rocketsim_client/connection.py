@@ -82,11 +82,11 @@ class Connection:
         `name_server` (`host:port;host:port`) says where the cluster is.  Without a name server, `brokers` says where
         the brokers are: broker name -> broker id -> `host:port`, where broker id 0 is the master.
 
-        `timeout_s` is the limit of each call to one server.  A call that goes on to another server gets the full
-        `timeout_s` there.  A route is asked for again after `poll_interval_s`, or as soon as it proves wrong.
-        `channel_options` are gRPC's own channel arguments.  With `range_streams`, ranges are pulled and messages sent
-        over plain sockets if brokers offer them, otherwise over gRPC.  `access_key` and `secret_key` are the user and
-        password that calls are signed with, for servers with access control.
+        `timeout_s` is the limit of each call to one server.  If a call is repeated at another server, it gets the full
+        `timeout_s` for this server, too.  A route is asked for again after `poll_interval_s`, or as soon as it proves
+        wrong.  `channel_options` are gRPC's own channel arguments.  With `range_streams`, ranges are pulled and
+        messages sent over plain sockets if brokers offer them, otherwise over gRPC.  `access_key` and `secret_key` are
+        the user and password that calls are signed with, for servers with access control.
 
         With `tls`, connections use TLS.  `tls_ca` is a PEM file of the CAs with which servers' certificates are
         checked.  Without `tls_ca` the public CAs are used.  `tls_cert` and `tls_key` are PEM files of this client's own

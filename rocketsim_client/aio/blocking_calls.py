@@ -62,8 +62,8 @@ class Closing:
 
 
 async def outcome(future: "Future[T]") -> T:
-    """Waits for a future that a thread completes.  Cancelling the task does not cancel the future, unlike with
-    `asyncio.wrap_future`.  Raises ClientClosed if the client was closed before the call began."""
+    """Waits for a future that a thread completes.  Unlike `asyncio.wrap_future`, does not cancel the future when the
+    task is cancelled.  Raises ClientClosed if the client was closed before the call began."""
     if not future.done():
         loop = asyncio.get_running_loop()
         heard: asyncio.Future[None] = loop.create_future()

@@ -76,7 +76,7 @@ class Routes:
 
     def refresh_within(self, wait_s: float, topic: str, *, is_old: bool = False) -> TopicRoute | None:
         """Does the same as `refresh_after_failure`, or as `refresh_old_route` if `is_old`, but waits at most `wait_s`.
-        A send that has little time left needs this limit, because a name server may not answer."""
+        A name server may not answer, so sends that have little time left pass a short `wait_s`."""
         self._ask_aside(self.refresh_old_route if is_old else self.refresh_after_failure, topic, wait_s)
         return self._known.get(topic)
 
@@ -96,8 +96,8 @@ class Routes:
             try:
                 thread.start()
             except RuntimeError:
-                # Python 3.12 starts no thread while the interpreter shuts down, which is when producers that were not
-                # closed are closed.
+                # Python 3.12 starts no thread while the interpreter shuts down, and producers that the program did not
+                # close are closed only then.
                 run()
                 return
             self._asked_aside[topic] = thread

@@ -112,7 +112,7 @@ def own_queue(queue: MessageQueue, topic: str) -> MessageQueue:
 
 
 def delivered_at(message: Message, given: datetime | float | None) -> Message:
-    """Returns a copy of the message with its delivery time, which the message or the call has given."""
+    """Returns a copy of the message with its delivery time, which is given in the message or in the call."""
     deliver_at = _given_once(message, "deliver_at", given)
     if message.delay_level:
         raise MessageIllegal(

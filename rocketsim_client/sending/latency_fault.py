@@ -44,8 +44,8 @@ class LatencyFaultTolerance:
 
     def pick_one_at_least(self, now: float) -> str | None:
         """If all brokers are avoided, chooses the brokers of the better half in turn.  An available broker is better
-        than an avoided one.  Of two brokers that are both available, or both avoided, the faster one is better.  If
-        both are equally fast, the one that is available sooner is better.  Returns None if no send has ended yet."""
+        than an avoided one.  Of two brokers that are both available, or both avoided, the faster one is better.  Of two
+        equally fast brokers, the one that is available sooner is better.  Returns None if no send has ended yet."""
         if not self._items:
             return None
         ranked = sorted(

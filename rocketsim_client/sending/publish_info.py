@@ -53,7 +53,7 @@ class PublishTable:
         return self.info(topic).queues
 
     def choose(self, topic: str) -> MessageQueue:
-        """Returns the next queue in turn whose broker is not skipped."""
+        """Returns the next queue in turn, but leaves out queues whose brokers are skipped."""
         info = self._infos.get(topic)
         if info is None or self._clock() >= info.until:
             info = self.info(topic)

@@ -183,9 +183,9 @@ class Replay:
         self._spool.wake_replay()
 
     def _send_parts(self, name: str, parts: Sequence[Queues]) -> tuple[bool, Exception | None]:
-        """Returns two values: whether a record has left the spool, and the last failure.  If the records of one part
-        cannot be sent, the next part is tried.  Only _NotEnough ends the call, because the broker would not store the
-        records of the next part more safely."""
+        """Returns two values: whether a record has left the spool, and the last failure.  If the records for one
+        element of `parts` cannot be sent, the next element is tried.  Only _NotEnough ends the call, because the broker
+        would not store other records more safely."""
         stored = False
         failure: Exception | None = None
         for queues in parts:

@@ -44,7 +44,7 @@ class Lot(NamedTuple):
         return self._replace(entries=[self.entries[row] for row in rows], msg_ids=ids)
 
     def parts(self, groups: Sequence[Sequence[Pending]]) -> "list[Lot]":
-        """Returns one lot for each list of messages in `groups`.  The messages keep their ids."""
+        """Returns one lot for each list of messages in `groups`, in which the messages keep their ids."""
         ids = dict(zip(self.entries, cast(Sequence[str], self.msg_ids), strict=True))
         return [self._replace(entries=group, msg_ids=[ids[entry] for entry in group]) for group in groups]
 
@@ -211,8 +211,8 @@ class Sender:
     def _send_batch(
         self, outgoing: OutgoingBatch, deadline: float, retries: int, split_on: type[RocketSimError] | None
     ) -> BatchPart:
-        """Sends a batch and counts its messages.  `split_on` is the error after which the caller sends parts of the
-        batch instead, so that the batch itself is not counted."""
+        """Sends a batch and counts its messages.  After the error `split_on` the batch is not counted, because the
+        caller sends the parts of the batch instead."""
         count = self._attempts.counts.add
         count(sent=len(outgoing))
         try:

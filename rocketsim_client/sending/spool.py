@@ -153,8 +153,8 @@ class Spool:
 
     def holds(self, lane: Lane) -> bool:
         """Returns True if later messages of the lane have to go into the spool, too.  Messages that may go to any queue
-        need no order, so they go to brokers again as soon as a broker has taken a message of their lane, or if the
-        spool takes no more records."""
+        need no order.  For their lane the answer is False as soon as a broker has taken a message of the lane, or if
+        the spool takes no more records."""
         backlog = self._lanes.get(lane)
         if backlog is None or lane.name != ANY_QUEUE:
             return backlog is not None
@@ -340,7 +340,7 @@ class Spool:
                 count,
             )
         if not self._lanes:
-            # Fails, for example, if the disk is full or the database is damaged.
+            # `give_back` fails, for example, if the disk is full or the database is damaged.
             with contextlib.suppress(sqlite3.Error):
                 self._file.give_back()
         self._file.close()

@@ -383,6 +383,6 @@ def _unusable(directory: Path, error: Exception) -> SpoolUnusable:
 
 
 def is_damage(error: Exception) -> bool:
-    """Returns True if SQLite says that the database is damaged.  After another error, such as a full disk, a later call
-    may succeed."""
+    """Returns True if SQLite says that the database is damaged.  After an error that is not damage, such as a full
+    disk, a later call may succeed."""
     return type(error) is sqlite3.DatabaseError

@@ -256,7 +256,7 @@ class Transactions:
     # --- questions ------------------------------------------------------------------------------------------------
 
     def answer_for(self, topics: list[str], broker_names: list[str] | None = None) -> None:
-        """Begins to answer brokers' questions about transactions of these topics, also about those of other
+        """Begins to answer brokers' questions about transactions of these topics, also about transactions of other
         producers."""
         if self._checker is None:
             return
@@ -272,7 +272,7 @@ class Transactions:
                     )
                     self._threads[name].start()
         if new_topics:
-            self._cancel()  # ends the current call, so that the next call also names the new topics
+            self._cancel()  # ends the call that waits for questions, so that the next call also names the new topics
 
     def _answer(self, broker_name: str) -> None:
         failures = 0

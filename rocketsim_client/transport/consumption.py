@@ -60,8 +60,8 @@ class ConsumptionCalls(Protocol):
         """Raises ClientClosed if another thread cancels the call through `under_way`."""
 
     def end_polls(self, address: str, call: PopCall, timeout_s: float) -> None:
-        """Makes the broker answer the long polls of this client at once.  Unlike a cancelled pop, a pop that ends in
-        this way loses no messages that are on their way."""
+        """Makes the broker answer the long polls of this client at once.  Cancelling a pop instead could lose messages
+        that are on their way."""
 
     def ack(
         self, address: str, group: str, topic: str, broker_name: str, handles: Sequence[str], timeout_s: float

@@ -111,6 +111,6 @@ class LazyTransport:
             self._transport.close()
 
     def forget_parent(self) -> None:
-        """Replaces the lock after a fork.  The transport stays in use, because it replaces its own locks and
-        connections."""
+        """Replaces the lock after a fork.  The transport stays in use after the fork, because it replaces its own locks
+        and connections."""
         self._lock = threading.Lock()

@@ -96,7 +96,8 @@ class ReadCalls(Protocol):
         """Returns True as soon as one of the queues has a record at or after its offset in `ends`, which maps queue ids
         to the queues' ends.
 
-        Returns False if no record came within `hold_s`.  Returns False at once over a protocol that has no such call.
+        Returns False if no record came within `hold_s`.  Returns False at once if the protocol has no call for such a
+        wait.
         """
 
     def search_offsets(

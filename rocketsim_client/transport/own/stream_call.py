@@ -193,7 +193,8 @@ class StreamCall:
 
     def _limit(self, option: int) -> None:
         """Limits the socket's next read or write to the time that is left until the deadline.  The limit is set as the
-        kernel's timeout.  With Python's own timeout, each read would call `poll` first, and return fewer bytes."""
+        kernel's timeout.  Python's own timeout would make reads slower: each read would call `poll` first, and return
+        fewer bytes."""
         left = self._deadline - time.monotonic()
         if left <= 0:
             raise self._timed_out()

@@ -29,7 +29,8 @@ class StreamOffers:
         return address not in self._offers and self.accepts(address)
 
     def offered(self, address: str, offer: pb.StreamOffer) -> None:
-        """Takes a broker's new offer.  If a call could not use an equal offer before, only gRPC is used for a while."""
+        """Takes a broker's new offer.  If the new offer is equal to the last one that a call could not use, only gRPC
+        is used for a while."""
         if not self._tcp:
             offer = pb.StreamOffer(
                 instance=offer.instance, unix_name=offer.unix_name, max_send_bytes=offer.max_send_bytes

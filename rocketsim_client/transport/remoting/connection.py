@@ -21,7 +21,7 @@ from rocketsim_client.tls import Tls, needs_certificate
 from rocketsim_client.transport.remoting.wire import Wire
 from rocketsim_client.transport.server_protocol import ADVICE, protocol_of
 
-ROOM_BYTES = 256 << 10  # the size of the receive buffer; a longer frame gets its own
+ROOM_BYTES = 256 << 10  # the size of the receive buffer; a longer frame gets a buffer of its own
 ALERT_S = 1.0  # how long a failed write waits for the reader thread to find a TLS alert
 _FLAG = re.compile(rb'"flag":"?(\d+)')
 _OPAQUE = re.compile(rb'"opaque":"?(-?\d+)')
@@ -51,8 +51,8 @@ class Inbox:
         self._arrived.put(item)
 
     def get(self, timeout_s: float) -> Answer | None:
-        """Returns the next answer, or None if none has come within `timeout_s`.  Raises the error that has ended the
-        connection."""
+        """Returns the next answer, or None if none has come within `timeout_s`.  If the connection has ended, raises
+        the error that ended it."""
         try:
             item = self._arrived.get(timeout=max(timeout_s, 0.0))
         except Empty:
@@ -87,8 +87,8 @@ class Connection:
         return not self._inboxes
 
     def numbers(self, inbox: Inbox, count: int) -> list[int]:
-        """Returns numbers for `count` requests, whose answers are then put into `inbox`.  Raises the error that has
-        ended the connection."""
+        """Returns numbers for `count` requests, whose answers are then put into `inbox`.  If the connection has ended,
+        raises the error that ended it."""
         with self._lock:
             if self._failure is not None:
                 raise self._failure.again()
@@ -108,8 +108,8 @@ class Connection:
             raise self._ended() from error
         except OSError as error:
             if self._tls is not None:
-                # The server may have sent a TLS alert with its reason for ending the connection.  The reader thread
-                # raises the alert as the error.
+                # The server may have sent a TLS alert with its reason for ending the connection.  If so, the reader
+                # thread gets the alert, which becomes the error of the calls.
                 self._wire.shut()
                 self._reader.join(ALERT_S)
             self.fail(BrokerUnavailable(f"{self.address}: not reachable any more ({error})", address=self.address))

@@ -240,7 +240,7 @@ class PullWindow(Generic[T]):
 
     def _learn(self, got: int, asked: int) -> None:
         """Learns from the first answer how many messages the broker returns for a pull.  If the broker returned all
-        messages that were asked for, its limit stays unknown, and at least 32 is assumed."""
+        messages that were asked for, its limit may be higher, and at least 32 is assumed."""
         self._cap = max(got, USUAL_STEP)
         self._step = self._cap if got == asked else got
         self._knows_step = True

@@ -27,8 +27,7 @@ STORED = {
 }
 # Properties with the time of a delivery, which brokers of 4.x ignore.
 TIMES = (b"TIMER_DELIVER_MS\x01", b"TIMER_DELAY_MS\x01", b"TIMER_DELAY_SEC\x01")
-# Properties that a broker obeys only in a message that is sent alone.  In a batch the broker stores these properties
-# without obeying them.
+# Properties that a broker obeys only in a message that is sent alone, and only stores in a message of a batch.
 ALONE = (b"DELAY\x01", *TIMES)
 _HEAD = np.dtype([("size", ">i4"), ("magic", ">i4"), ("crc", ">i4"), ("flag", ">i4"), ("body_size", ">i4")])
 

@@ -12,8 +12,8 @@ MQVersion.  Pure.
 | 5.0.0  | a message is delivered at a given time (`TIMER_DELIVER_MS`); before, at once |
 | 5.5.0  | a slave never gets the group offsets of its master; before, 4.x within seconds, 5.x within a minute |
 
-Brokers refuse a message that is too large with code 13, or with code 1 if the message is in a batch and the broker is
-of 5.x.  Brokers refuse a queue that does not exist with code 1, or with code 29 if the broker is of 5.x.
+If a message is too large, brokers answer with code 13, but brokers of 5.x with code 1 if the message is in a batch.  If
+a queue does not exist, brokers of 4.x answer with code 1, and brokers of 5.x with code 29.
 """
 
 
