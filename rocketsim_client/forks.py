@@ -7,7 +7,7 @@ from typing import Protocol
 
 class ForkAware(Protocol):
     def forget_parent(self) -> None:
-        """Drops everything that belongs to the parent.
+        """Drops everything that belongs to the parent process.
 
         The method is called in the child right after the fork, before any other code runs.
         """

@@ -50,7 +50,7 @@ def committed(
 def commit(
     cluster: "Cluster", group: str, offsets: Mapping[MessageQueue, int], target: str, timeout_s: float
 ) -> CommitResult:
-    """Implements `Cluster.commit`, but returns refusals in the result."""
+    """Implements `Cluster.commit`, but returns refusals in the result instead of raising them."""
     if target not in COMMIT_TARGETS:
         raise ValueError(f"commit target {target!r} is not one of {', '.join(COMMIT_TARGETS)}")
     result = CommitResult()
@@ -81,7 +81,7 @@ def _commit(
         taker, status = cluster.ask(topic, broker_name, call, only_this=target == "masterOnly")
         result.broker_ids[broker_name] = taker
         if result.statuses.get(broker_name, CommitStatus.COMMIT_OK) is CommitStatus.COMMIT_OK:
-            # The first status other than COMMIT_OK stays for the whole broker name.
+            # The first status that is not COMMIT_OK is kept as the status of the whole broker name.
             result.statuses[broker_name] = status
         if target == "both":
             for broker_id in cluster.addresses(topic, broker_name):

@@ -40,7 +40,7 @@ class CommitStatus(IntEnum):
     as the slaves of the broker name answer.  A change with `COMMIT_OK` of an ASYNC_MASTER may be lost with the master.
     """
 
-    UNSAID = 0  # the broker is too old to tell
+    UNSAID = 0  # the broker reported no status, or one that this client does not know
     COMMIT_OK = 1  # a SYNC_MASTER and one of its slaves have the change, or an ASYNC_MASTER has it
     FLUSH_SLAVE_TIMEOUT = 2  # the master has the change, and its slave did not acknowledge in time
     SLAVE_NOT_AVAILABLE = 3  # the master has the change, and had no slave
@@ -85,14 +85,14 @@ class MessageQueue(NamedTuple):
 
 class Message:
     """A message to send.  `keys` may be several keys, separated by spaces or given as a list.  `properties` are the
-    caller's own.  Names and values of properties are texts that are not empty.  A name to which RocketMQ gives a
-    meaning is not allowed.
+    caller's own properties, whose names and values are texts that are not empty.  A property name to which RocketMQ
+    gives a meaning is not allowed.
 
     The message is delivered after a delay if `delay_level` is set (1 to 18 with RocketMQ's levels: 1 s to 2 h), or at
-    the time `deliver_at` (a datetime or seconds since 1970).  A message cannot have both.  Messages with the same
-    `message_group` go to one queue, in the order of their sends.  `Producer.send` says what delivery times and message
-    groups promise.  `Producer.send` also takes a delivery time and a message group as arguments, for messages without
-    their own.
+    the time `deliver_at` (a datetime or seconds since 1970).  A message cannot have both `delay_level` and
+    `deliver_at`.  Messages with the same `message_group` go to one queue, in the order of their sends.  `Producer.send`
+    says what delivery times and message groups promise.  `Producer.send` also takes a delivery time and a message group
+    as arguments, for messages without their own.
     """
 
     __slots__ = (
@@ -264,8 +264,8 @@ class BatchPart:
 
     @classmethod
     def joined(cls, parts: "Sequence[tuple[BatchPart, Sequence[int]]]") -> "BatchPart":
-        """Makes one part of several acknowledged frames.  Each frame comes with the numbers that its messages get in
-        the new part."""
+        """Joins several acknowledged frames into one BatchPart.  `parts` has each frame with the numbers that the
+        frame's messages get in the result."""
         places = dict(sorted((row, (part, at)) for part, rows in parts for at, row in enumerate(rows))).values()
         return cls(
             max(part.send_status for part, _ in parts),
@@ -278,7 +278,7 @@ class BatchPart:
         )
 
     def result(self, index: int) -> SendResult:
-        """Returns the result of one message by its number in this part."""
+        """Returns the result of the message with the number `index`."""
         if self.places:
             part, at = self.places[index]
             return part.result(at)
@@ -313,7 +313,8 @@ class QueueBounds:
 
 
 class QueueRange(NamedTuple):
-    """The messages [from_offset, until_offset) of one queue.  The call that takes the range names the broker."""
+    """The messages [from_offset, until_offset) of one queue.  A call that takes QueueRanges has the broker name as
+    another argument."""
 
     topic: str
     queue_id: int
@@ -406,11 +407,12 @@ class ProducerStats:
 
 @dataclass(frozen=True, slots=True)
 class SpoolStatus:
-    """The state of a producer's spool.  `size_bytes` includes dead records, and `spool_bytes` is its limit.
-    `oldest_timestamp` is when the oldest waiting record was spooled (ms), or 0 if none waits.  `replayed` counts the
-    records that this producer has sent from the spool to brokers.  `less_safe` counts the replayed records that a
-    broker stored with another status than SEND_OK, as `spool_until` allows.  `last_error` says why the spool takes no
-    more, or why the last replay failed, and is empty otherwise."""
+    """The state of a producer's spool.  `size_bytes` includes the dead records, which brokers have refused for good.
+    The producer's option `spool_bytes` is the limit of `size_bytes`.  `oldest_timestamp` is when the oldest waiting
+    record was spooled (ms), or 0 if none waits.  `replayed` counts the records that this producer has sent from the
+    spool to brokers.  `less_safe` counts the replayed records that a broker stored with another status than SEND_OK, as
+    `spool_until` allows.  `last_error` says why the spool takes no more messages, or why the last replay failed, and is
+    empty otherwise."""
 
     records: int
     size_bytes: int

@@ -1,8 +1,8 @@
-"""The producer: blocking, asynchronous, one-way and batch sends over one outbox.
+"""The producer, whose blocking, asynchronous, one-way and batch sends share one outbox.
 
-If no other message of its lane (broker, topic and kind of send) is waiting or being sent, a blocking send sends its
-message in the caller's own thread.  A message whose lane is busy, or whose send is asynchronous, waits for a sender
-thread, at most for the linger time, and shares a batch with messages for the same broker.
+Messages for the same broker and topic that are sent in the same way form a lane.  If no other message of the lane is
+waiting or being sent, a blocking send sends its message in the caller's own thread.  All other messages wait for a
+sender thread, which sends messages of the same lane together in batches.
 """
 
 import atexit
@@ -68,9 +68,9 @@ class Producer:
     Durations are in seconds:
 
     `timeout_s` (3) is the limit of a send over all attempts.  For an asynchronous message the timeout begins when the
-    message's batch leaves.  `attempt_timeout_s` is the limit of one attempt, which by default may take the rest of
-    `timeout_s`.  An asynchronous message waits for `linger_s` (0.002) for others to share its batch.  A route is used
-    for `poll_interval_s` (30).
+    message's batch is sent.  `attempt_timeout_s` is the limit of one attempt, which by default may take the rest of
+    `timeout_s`.  An asynchronous message waits for `linger_s` (0.002), so that other messages can share its batch.  A
+    route is used for `poll_interval_s` (30).
 
     `batch_bytes` is the size of a batch.  Arrow columns travel in frames of eight times `batch_bytes`, 4 MiB at most.
     `max_in_flight` limits how many batches may be under way for each broker, topic and kind of send.  `buffer_bytes`
@@ -79,8 +79,9 @@ class Producer:
     `spool` is a directory, for this producer alone, that keeps the messages which no broker takes.  A SPOOLED message
     is on this machine's disk, of which the spool uses `spool_bytes` at most.  A spooled message is sent later by this
     producer, or after its end by the next producer with the same directory.  The constructor raises SpoolUnusable if
-    the spool cannot be opened.  `spool_until` has the statuses with which a message may leave the spool.  A message
-    that a broker stores with any other status stays in the spool, and is sent again under the same id.
+    the spool cannot be opened.  A spooled message leaves the spool when a broker has stored it with a status in
+    `spool_until`.  A message that a broker stores with any other status stays in the spool, and is sent again under the
+    same id.
 
     `access_key` and `secret_key` are the user and password that calls are signed with, for servers with access control.
 
@@ -250,8 +251,9 @@ class Producer:
     ) -> SendResult:
         """Sends a message, and returns when a broker has acknowledged it.  The result's `send_status` says how safely
         the message is stored.  Messages of one `message_group` (RocketMQ 4's sharding key) go to the same queue, in the
-        order of their sends, while the same brokers take writes.  With `queue` the message goes to that queue.  `key`
-        is an older name of `message_group`.  The message itself may also have its message group and delivery time.
+        order of their sends, as long as the same brokers take writes.  With `queue` the message goes to that queue.
+        `key` is an older name of `message_group`.  The message itself may also have its message group and delivery
+        time.
 
         With `deliver_at` the message reaches its topic at the given time of the broker's clock, or up to a second
         later.  `deliver_at` is a datetime (without a time zone: this machine's local time), or seconds since 1970, at
@@ -260,8 +262,8 @@ class Producer:
         the order of their times, and within a second in the order of their sends.
 
         Raises SendFailed if no broker has acknowledged the message within the timeout and the retries.  A producer with
-        a spool raises only SpoolFailed, if the message could not be spooled either.  Raises MessageIllegal if the
-        message cannot be sent as it is.
+        a spool raises SpoolFailed instead, and only if the message could not be spooled either.  Raises MessageIllegal
+        if the message cannot be sent as it is.
         """
         timeout = self._options.timeout_s if timeout_s is None else timeout_s
         deadline = self._clock() + timeout
@@ -284,9 +286,9 @@ class Producer:
         key: str | None = None,
         deliver_at: datetime | float | None = None,
     ) -> "Future[SendResult]":
-        """Accepts the message and returns at once.  The call waits only while `buffer_bytes` are accepted and not
-        acknowledged.  The timeout begins when the message's batch leaves.  A callback of the future runs in a sender
-        thread, so it must not wait for another send.  `deliver_at` is as for `send`."""
+        """Accepts the message and returns at once.  The call waits only while messages of `buffer_bytes` are accepted
+        and not acknowledged.  The timeout begins when the message's batch is sent.  A callback of the future runs in a
+        sender thread, so it must not wait for another send.  `deliver_at` is as for `send`."""
         return self._accept(message, queue, one_of(message_group, key), Kind.ASYNC, deliver_at=deliver_at)
 
     def send_oneway(
@@ -414,9 +416,9 @@ class Producer:
                 transaction.send(Message("Orders", b"paid"))
                 database.commit()
 
-        `timeout_s` is the limit of the send, and again of the commit.  If neither a commit nor a rollback reaches the
-        broker, for example because this process has died, the broker asks the `checker` of one of the topic's producers
-        how to end the transaction.
+        `timeout_s` limits the send, and then separately the commit or rollback.  If neither a commit nor a rollback
+        reaches the broker, for example because this process has died, the broker asks the `checker` of one of the
+        topic's producers how to end the transaction.
         """
         self._check_open()
         return Transaction(self._transactions, self._half, self._options.timeout_s if timeout_s is None else timeout_s)

@@ -36,7 +36,7 @@ from rocketsim_client.tls import File
 from rocketsim_client.transport.reads import PullAnswer, PullCall
 
 SUSPEND_S = 15.0  # RocketMQ's brokerSuspendMaxTimeMillis
-MAX_REMEMBERED = 10_000  # for how many positions the leader epochs are kept
+MAX_REMEMBERED = 10_000  # the number of positions (queue, offset) whose leader epochs are kept
 CALL_MARGIN_S = 3.0  # how much longer than its `suspend` time a call may take
 
 _STATUS_BY_CODE = {
@@ -63,7 +63,7 @@ class PullResult:
 
 
 class PullConsumer:
-    """Reads queues and keeps a group's offsets.  An offset is the offset of the next message to read.
+    """Reads queues, and commits the offsets of a group.  A group's offset is that of the message which is read next.
 
     `name_server` is `host:port;host:port`, or a Connection, which says where the cluster is and how its servers are
     called.  Without a name server, `brokers` says where the brokers are: broker name -> broker id -> `host:port`.
@@ -155,9 +155,9 @@ class PullConsumer:
         15 seconds or for the given number of seconds.  `expression` selects by tags, as in "TagA || TagB", or by an
         `SqlExpression`.
 
-        OFFSET_ILLEGAL with the broker's status OFFSET_TRUNCATED means that a slave became the master without all the
-        messages that this consumer has read.  The messages from `next_begin_offset` on are other messages, which this
-        consumer has not read.
+        OFFSET_ILLEGAL with the broker's status OFFSET_TRUNCATED means that a slave became the master without having all
+        the messages that this consumer has read.  From `next_begin_offset` on, the queue has other messages than those
+        that this consumer has read.
         """
         if offset < 0 or max_msg_nums < 1 or max_msg_bytes < 0:
             raise InvalidParameter(
@@ -211,8 +211,8 @@ class PullConsumer:
         if answer.count or answer.records:
             messages = Messages(self._checked(queue, answer, selection), answer.records, queue.broker_name)
             if status is PullStatus.FOUND and not messages:
-                # The client's filter selected no message.  The tags only shared a hash code with the wanted ones, or
-                # the SQL condition was false.
+                # The client's filter selected no message, because the tags only have the same hash code as the wanted
+                # tags, or because the SQL condition is false.
                 status = PullStatus.NO_MATCHED_MSG
         return PullResult(
             status,
@@ -280,14 +280,14 @@ class PullConsumer:
 
         `queues` limits the read to these queues.  `start` is `"earliest"`, `"committed"`, a store time in ms since
         1970, or an offset for each queue.  With `"committed"`, a queue in which the group has no offset is read from
-        its first message.  With an offset for each queue, other queues are not read.  `end` has for each queue the
-        offset to stop before.  `expression` selects messages as in `pull`.  `columns` are some of topic, brokerName,
-        queueId, queueOffset, msgId, keys, tags, body, flag, bornTimestamp, storeTimestamp, reconsumeTimes,
-        messageGroup, properties, bornHost, storeHost.  If `columns` is None, the batches have all columns but the
-        hosts.
+        its first message.  If `start` has an offset for each queue, only the queues in `start` are read.  `end` maps a
+        queue to the offset before which its read stops.  `expression` selects messages as in `pull`.  `columns` are
+        some of topic, brokerName, queueId, queueOffset, msgId, keys, tags, body, flag, bornTimestamp, storeTimestamp,
+        reconsumeTimes, messageGroup, properties, bornHost, storeHost.  If `columns` is None, the batches have all
+        columns except bornHost and storeHost.
 
-        Raises OffsetIllegal, here or while batches are read, if the queue does not have these offsets, or no longer has
-        them.
+        Raises OffsetIllegal, here or while batches are read, if a queue does not have the offsets that are to be read,
+        or has lost them.
         """
         from rocketsim_client import arrow, topic_read
 
@@ -351,8 +351,8 @@ class PullConsumer:
         return self.committed_all([queue])[queue]
 
     def committed_all(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:
-        """Returns the next offset to read of many queues, like `committed`.  MasterNotExist names the queues whose
-        master does not answer and whose slaves have no offset."""
+        """Returns for each of the queues the offset that is read next, like `committed`.  MasterNotExist names the
+        queues whose master does not answer and whose slaves have no offset."""
         found = self._cluster.committed(self.group, queues)
         if unknown := sorted(set(queues) - found.keys()):
             raise MasterNotExist(
@@ -362,14 +362,14 @@ class PullConsumer:
         return found
 
     def commit(self, queue: MessageQueue, offset: int) -> int:
-        """Commits the next offset to read at the queue's master, or at a slave while the master does not answer.
-        Returns the queue's offset after the commit.  A lower offset changes nothing.  The result of `commit_all` also
-        says which brokers have the offset.  After COMMIT_OK of a SYNC_MASTER the offset survives the loss of one
-        broker."""
+        """Commits the offset that is read next.  The commit goes to the queue's master, or to a slave while the master
+        does not answer.  Returns the queue's offset after the commit.  A lower offset changes nothing.  The result of
+        `commit_all` also says which brokers have the offset.  An offset that a SYNC_MASTER has answered with COMMIT_OK
+        survives the loss of one broker."""
         return self.commit_all({queue: offset}).offsets[queue]
 
     def commit_all(self, offsets: Mapping[MessageQueue, int]) -> CommitResult:
-        """Commits the next offsets to read of several queues, like `commit`."""
+        """Commits for several queues the offset that is read next, like `commit`."""
         return self._cluster.commit(self.group, offsets)
 
     # --- the queues' offsets --------------------------------------------------------------------------------------
@@ -387,8 +387,8 @@ class PullConsumer:
         return self._bounds(queue).max_offset
 
     def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """Returns the first offset that was stored at or after the timestamp, or the queue's end if all messages are
-        older."""
+        """Returns the offset of the first message that was stored at or after the timestamp, or the queue's end if all
+        messages are older."""
         return self._cluster.search(queue.topic, {queue: timestamp_ms})[queue]
 
     def _bounds(self, queue: MessageQueue) -> QueueBounds:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from rocketsim_client.errors import BadAnswer
 from rocketsim_client.model import MessageQueue, OffsetRange, PullFrame, QueueRange, Ranges
 
-if TYPE_CHECKING:  # a query would wait for this import at its start
+if TYPE_CHECKING:  # at run time this import would delay the start of a query
     import numpy as np
     import numpy.typing as npt
 
@@ -35,7 +35,7 @@ class RangeProgress:
         return self._steps
 
     def advance(self, frame: PullFrame) -> PullFrame:
-        """Notes the frame's progress, and gives its segments the numbers of the caller's ranges."""
+        """Notes the frame's progress, and changes the range numbers in its segments to those of the caller's list."""
         for segment in frame.segments:
             index = self._asked[segment.range_index]
             if segment.next_offset < self._next[index]:

@@ -2,14 +2,14 @@
 client, the Spark sink, and the tasks and driver of the Spark source all use this table.  Users find the same table in
 docs/spark.md and docs/client.md.
 
-`another`  Another member of the broker name is asked at once.
-`read`     The same question is asked again a moment later.  A task repeats a pull (pullRetries).  The driver repeats
-           calls for bounds, searches and offsets, and the queues wait meanwhile.  A commit is repeated (commitRetries),
-           and then again in the next round.
-`send`     The message is sent again, to another broker name if it may move, or else to the same one.  A send is
-           repeated after the same codes as in RocketMQ 4.9 (TOPIC_NOT_EXIST, SERVICE_NOT_AVAILABLE, SYSTEM_ERROR,
-           NO_PERMISSION, NO_BUYER_ID, NOT_IN_CURRENT_UNIT).  This client also sends again after 5.x's SYSTEM_BUSY,
-           because a busy broker has stored nothing.
+- `another`: another member of the broker name is asked at once.
+- `read`: the same call is repeated a moment later.  A task repeats a failed pull up to pullRetries times.  While the
+  driver repeats a call for bounds, a search or committed offsets, the queues of that call wait.  A failed commit is
+  repeated up to commitRetries times, and then again in the next round.
+- `send`: the message is sent again.  A message that may go to any queue is sent to another broker name, and all other
+  messages are sent to the same broker name again.  A send is repeated after the same codes as in RocketMQ 4.9
+  (TOPIC_NOT_EXIST, SERVICE_NOT_AVAILABLE, SYSTEM_ERROR, NO_PERMISSION, NO_BUYER_ID, NOT_IN_CURRENT_UNIT).  This client
+  also sends again after 5.x's SYSTEM_BUSY, because a busy broker has stored nothing.
 """
 
 import math
@@ -132,8 +132,8 @@ class Backoff:
 SENDS = Backoff(0.05)  # between attempts of a batch at the same broker, until the timeout of the send
 SETTLEMENTS = Backoff(0.05, 1.0)  # between attempts of acks and similar calls, and of ends of transactions
 POLLS = Backoff(0.1, 1.0)  # between a consumer's pops from a broker that fails
-PULLS = Backoff(0.02, 1.0)  # between pulls of a queue from a broker that is behind
-COPIES = Backoff(1.0, 30.0)  # between copies of a spooled message that a broker has not stored safely enough
+PULLS = Backoff(0.02, 1.0)  # between pulls of a queue whose broker answers "retry immediately" without a new offset
+COPIES = Backoff(1.0, 30.0)  # between sends of a spooled message that a broker has stored, but not safely enough
 BACKGROUND = Backoff(0.1, 5.0)  # between calls for which no caller waits: replay, questions about transactions
 
 

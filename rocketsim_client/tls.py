@@ -32,7 +32,7 @@ class Tls:
         given = {"tls_ca": ca, "tls_cert": cert, "tls_key": key}
         paths = {name: os.fspath(path) for name, path in given.items() if path}
         if paths and not tls:
-            raise InvalidParameter(f"{', '.join(paths)}: for TLS, which is off; set tls, too")
+            raise InvalidParameter(f"{', '.join(paths)}: given, but TLS is off; set tls, too")
         if ("tls_cert" in paths) != ("tls_key" in paths):
             raise InvalidParameter("tls_cert and tls_key: a client's certificate needs both")
         return cls(*(paths.get(name, "") for name in given)) if tls else None
@@ -52,7 +52,7 @@ def read(tls: Tls, address: str) -> tuple[Stamps, Pem]:
 
 def why_not(address: str, tls: Tls | None, pem: Pem | None) -> str:
     """Finds out by test connections why a server that accepts connections closes them, because gRPC's error does not
-    tell why.  Returns the reason.  Returns an empty text if TLS is not the reason."""
+    tell why.  Returns the reason, or an empty text if the reason is not TLS."""
     if tls is None or pem is None:
         return (
             SPEAKS_TLS
@@ -62,7 +62,7 @@ def why_not(address: str, tls: Tls | None, pem: Pem | None) -> str:
         )
     found = _handshake(address, pem.context)
     if found is HandshakeOutcome.CLOSED:
-        # Asked twice, because the server may just have been shutting down.
+        # A second attempt follows, because the server may just have been shutting down.
         found = _handshake(address, pem.context)
     if isinstance(found, ssl.SSLCertVerificationError):
         checked = f"tlsCa={tls.ca}" if tls.ca else "the public CAs, since tlsCa is not given"
@@ -76,7 +76,8 @@ def why_not(address: str, tls: Tls | None, pem: Pem | None) -> str:
 
 
 def needs_certificate(tls: Tls) -> str:
-    """Returns the error's text for a server that refuses a client for its certificate, or for having none."""
+    """Returns the text of the error for a server that refuses this client's certificate, or refuses a client without a
+    certificate."""
     own = f"tlsCert={tls.cert} is not one" if tls.cert else "set tlsCert and tlsKey"
     return f"the server takes only clients with a certificate of a CA that it knows: {own}"
 

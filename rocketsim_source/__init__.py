@@ -5,7 +5,7 @@ try:
 except ModuleNotFoundError:
     from rocketsim_proto.extras import need
 
-    need("spark")  # raises an error that names the extra, if pyspark is what is missing
+    need("spark")  # if pyspark is missing, raises an error that names the extra to install
     raise
 
 __all__ = ["RocketSimDataSource"]

@@ -111,8 +111,9 @@ def ranges(
 def within_store_times(planned: list[OffsetRange], cluster: SourceCluster, pushed: PushedFilters) -> list[OffsetRange]:
     """Cuts the ranges by the filters' store times.
 
-    Only RocketSim's brokers promise that the store times in a queue never fall.  The clock of a broker of RocketMQ may
-    have been set back, and a search in its queues could then leave out records that pass the filters.
+    Only RocketSim's brokers promise that the store times in a queue never decrease.  If the clock of a RocketMQ broker
+    was set back, a search by time could leave out records that pass the filters, so ranges of RocketMQ's brokers are
+    not cut.
     """
     if cluster.protocol == "remoting":
         return planned

@@ -38,8 +38,9 @@ def refuse_collisions(broker_names: Iterable[str]) -> None:
         other = names.setdefault(name_number(name), name)
         if other != name:
             raise OptionError(
-                f"brokers {other} and {name} would share the numbers of column partition; read them in queries of "
-                "their own (option assign), or with schemaProfile=rocketmq: brokerName and queueId tell them apart"
+                f"queues of the brokers {other} and {name} would have the same numbers in column partition; read each "
+                "broker in its own query (option assign), or set schemaProfile=rocketmq, which has the columns "
+                "brokerName and queueId"
             )
 
 

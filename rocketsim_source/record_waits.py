@@ -9,21 +9,21 @@ from rocketsim_client.model import MessageQueue, by_broker
 if TYPE_CHECKING:
     from rocketsim_client.cluster import Cluster
 
-# Each call takes a thread of this process, and one of the maxLongPolls places at its broker.  A query that would need
-# more than MOST_CALLS calls does not wait at brokers.
+# Each call takes a thread of this process, and one of the long polls that its broker holds at most (maxLongPolls).  A
+# query that would need more than MOST_CALLS calls does not wait at brokers.
 MOST_CALLS = 16
-# The time in seconds that a call waits.  A long time saves calls, because an idle query uses a call for many triggers.
-# A short time helps if a process is not stopped properly, because the process then ends sooner.
+# The time in seconds that a call waits.  With a long time, an idle query makes fewer calls, because it uses one call
+# for many triggers.  With a short time, a process that is not stopped properly ends sooner.
 CALL_S = 2.0
 
 Place = tuple[str, str]  # topic, broker name
 
 
 class RecordWaits:
-    """Makes one waiting call for each topic at each broker name.  The wait ends with the first answer.
+    """Makes one waiting call for each topic at each broker name.  A wait ends with the first answer.
 
-    Calls that were not answered go on until their own time is over, and the next wait uses them.  A broker name
-    therefore never has more than one call for a topic, and no message that comes between two waits is missed.
+    Calls without an answer go on after the wait, until their own time is over, and the next wait uses them.  In this
+    way a broker name never has more than one call for a topic, and no message that comes between two waits is missed.
     """
 
     def __init__(self, cluster: "Cluster") -> None:
@@ -32,8 +32,8 @@ class RecordWaits:
         self._threads: ThreadPoolExecutor | None = None
 
     def wait(self, ends: Mapping[MessageQueue, int], hold_s: float) -> bool:
-        """Returns True if a queue may have a record beyond its end.  Returns False if no record came within `hold_s`
-        seconds, and earlier if a broker cannot wait or does not answer.
+        """Returns True if a queue may have a record at or after its offset in `ends`.  Returns False if no record came
+        within `hold_s` seconds, or earlier if a broker cannot wait or does not answer.
         """
         places = {
             (topic, broker_name): {queue.queue_id: ends[queue] for queue in members}

@@ -125,8 +125,8 @@ def check_schema(schema: StructType, options: SourceOptions) -> None:
             given = field.dataType.simpleString()
             if given in forms:
                 raise OptionError(
-                    f"column {name} is {given} with elements that may be null, as Spark makes it by default: leave "
-                    "containsNull=False and valueContainsNull=False out of the schema"
+                    f"column {name} is {given}, but its elements have to be nullable: leave containsNull=False and "
+                    "valueContainsNull=False out of the schema"
                 )
             raise OptionError(f"column {name} is {' or '.join(forms)}, not {given}")
         if name in NULLABLE and not field.nullable:

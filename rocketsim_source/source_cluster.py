@@ -83,8 +83,8 @@ class SourceCluster(Protocol):
         """
 
     def wait_for_records(self, ends: Offsets, hold_s: float) -> bool:
-        """Waits until a queue may have a record beyond its end.  Returns False if no record came within `hold_s`
-        seconds, and earlier if a broker cannot wait.
+        """Waits until a queue may have a record at or after its offset in `ends`.  Returns False if no record came
+        within `hold_s` seconds, or earlier if a broker cannot wait.
         """
 
     def search(self, timestamps: Mapping[MessageQueue, int]) -> OffsetAnswers:
@@ -93,8 +93,8 @@ class SourceCluster(Protocol):
 
     def committed(self, group: str, queues: Collection[MessageQueue]) -> OffsetAnswers:
         """Returns the group's committed offsets.  If a queue is in neither part of the answer, the group has no offset
-        for it.  If only a slave answers, and has no offset, the queue counts as unreachable, because the master may
-        have an offset.
+        for the queue.  If only a slave answers, and has no offset, the queue counts as unreachable, because the master
+        may have an offset.
         """
 
     def commit(self, group: str, offsets: Offsets, target: str, timeout_s: float) -> CommitResult:
@@ -163,7 +163,7 @@ class ClientCluster:
         states = QueueStates()
         away: dict[str, RocketSimError] = {}
         for topic, broker_name, members in by_broker(queues):
-            if broker_name in away:  # every further call to this name might take until its timeout
+            if broker_name in away:  # another call to this name might not end before its timeout
                 states.unreachable |= dict.fromkeys(members, away[broker_name])
                 continue
             try:
@@ -288,7 +288,7 @@ class ClientCluster:
                 lambda member: self.client.transport.reads.pull(member.address, call, self.client.timeout_s),
             )
         except RocketSimError:
-            return MASTER_ID  # a probe is only a hint
+            return MASTER_ID  # a failed probe does no harm, because its answer is only a hint
         return answer.suggest_which_broker_id
 
     def close(self) -> None:

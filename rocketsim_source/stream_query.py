@@ -297,8 +297,8 @@ class StreamQuery:
     def _processed(self, offset: StreamOffset, when: str) -> None:
         if self._committer is None:
             return
-        # At an anchor, the offset of an empty first batch, no record was read yet, so a committed offset of the group
-        # stays.
+        # At an anchor (the offset of an empty first batch) no record was read yet, so a committed offset of the group
+        # is not changed.
         if self.options.commit_offsets in ("auto", when) and not offset.anchor:
             self._committer.processed(offset.offsets)
         self._committer.check()

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-NO_LIMIT = 2**62  # the default limit, so that ReadAllAvailable comes only from Trigger.Once, which ignores limits
+# The limit of a query without maxOffsetsPerTrigger.  With no limit at all, Spark would pass ReadAllAvailable, which has
+# to mean Trigger.Once here.
+NO_LIMIT = 2**62
 
 
 class RocketSimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -21,10 +21,10 @@ def at_each(
 ) -> dict[str, T]:
     """Calls all places (addresses, or broker names that have no address) at once, and returns their answers by place.
 
-    Leaves out places whose call raises `absent`, because they do not have the topic, group or user.  A refusal at one
-    place does not stop the calls to the others.  For example, a user must be disabled wherever that is possible.  After
-    all calls, the first refusal is raised.  The error's text also names the other refusals, and the places where the
-    change was made.
+    Places whose call raises `absent` do not have the topic, group or user, and are left out of the result.  A refusal
+    at one place does not stop the calls to the others, because a user, for example, must be disabled wherever that is
+    possible.  After all calls, the first refusal is raised.  The error's text also names the other refusals, and the
+    places where the change was made.
     """
     asked = list(places)
     done, refusals = at_once(asked, call)
@@ -64,8 +64,8 @@ class Commands:
         ]
 
     def masters(self, broker_addr: str | None = None, cluster_name: str | None = None) -> list[str]:
-        """Returns the given address, or else the addresses of all masters, of one cluster if `cluster_name` is
-        given."""
+        """Returns the given address.  Without an address, returns the addresses of all masters, or only of the masters
+        in the cluster `cluster_name`."""
         if broker_addr:
             return [broker_addr]
         members = self.cluster_list(cluster_name)
@@ -153,7 +153,7 @@ def values_of(setting: Any) -> dict[str, Any]:
 
 
 def plain(kind: type[T], message: Any, **more: Any) -> T:
-    """Makes the dataclass with the values of a message, whose fields have the same names."""
+    """Makes a dataclass from a protobuf message whose fields have the same names."""
     names = [field.name for field in fields(kind) if field.name not in _OF_THE_ANSWER]  # type: ignore[arg-type]
     values = {name: getattr(message, name) for name in names if name not in more}
     return kind(

@@ -31,7 +31,7 @@ class TopicCommands(Commands):
     ) -> dict[str, TopicConfig]:
         """Creates or changes the topic.  Returns the topic's new settings by broker address.
 
-        `attributes` are all attributes of the topic, as in {"message.type": "FIFO"}.
+        `attributes` are all attributes of the topic, as in {"message.type":"FIFO"}.
         """
         config = TopicConfig(
             topic_name=topic,

@@ -56,10 +56,11 @@ class Consumer:
     topic, several topics, or a mapping topic -> filter.  A filter is tags, as in "TagA || TagB", or an `SqlExpression`,
     which brokers evaluate (their `enablePropertyFilter`).  Durations are in seconds:
 
-    For `invisible_s` (60) after a delivery the broker gives the message to no other consumer.  After half of
-    `invisible_s` this consumer asks the broker for more time, until `renew_for_s` after it received the message (three
-    hours; 0: never).  `timeout_s` (3) is the longest that an ack or a similar call takes, over all attempts.  A call
-    that receives may take `timeout_s` longer than its own wait.  A route is used for `poll_interval_s` (30).
+    For `invisible_s` (60) after a delivery the broker gives the message to no other consumer.  When half of
+    `invisible_s` has passed, this consumer asks the broker for more time.  The consumer stops asking `renew_for_s`
+    (three hours; 0: it never asks) after it has received the message.  `timeout_s` (3) is the longest that an ack or a
+    similar call takes, over all attempts.  A call that receives messages may take `timeout_s` longer than the caller
+    wants to wait.  A route is used for `poll_interval_s` (30).
 
     `access_key` and `secret_key` are the user and password that calls are signed with, for servers with access control.
 
@@ -196,11 +197,12 @@ class Consumer:
         ack is stored as safely as the broker's role asks for.  `SLAVE_NOT_AVAILABLE` means that a SYNC_MASTER had no
         slave.  If the master is lost before a slave has stored the ack, the messages are delivered again.
 
-        Raises InvalidReceiptHandle if some deliveries were over, whose messages are then delivered again.  All other
-        messages of the call are acknowledged nevertheless.  Raises TopicNotExist if the topic was deleted, and the
-        messages are not delivered again.  After any other error it is unknown which messages are acknowledged, and the
-        consumer keeps the messages, so that they can be acknowledged again.  An error is also raised if a disk or slave
-        does not confirm the ack before `timeout_s` is over.
+        Raises InvalidReceiptHandle if the deliveries of some messages were already over, so that these messages are
+        delivered again.  An InvalidReceiptHandle does not prevent the acknowledgement of the call's other messages.
+        Raises TopicNotExist if the topic was deleted.  Messages of a deleted topic are not delivered again.  After any
+        other error it is unknown which messages are acknowledged, and the consumer keeps the messages, so that they can
+        be acknowledged again.  An error is also raised if a disk or slave does not confirm the ack before `timeout_s`
+        is over.
         """
         self._inbox.check_open()
         return self._settler.ack(_listed(messages), timeout_s)
@@ -227,8 +229,8 @@ class Consumer:
         *,
         timeout_s: float | None = None,
     ) -> CommitStatus:
-        """Keeps the messages for `invisible_s` from now on.  After half of `invisible_s` the consumer renews the
-        messages, as long as `renew_for_s` allows.  Status and errors are those of `ack`."""
+        """Moves the deadlines of the messages to `invisible_s` from now.  After half of `invisible_s` the consumer
+        renews the messages, as long as `renew_for_s` allows.  Status and errors are those of `ack`."""
         check_invisible(invisible_s)
         self._inbox.check_open()
         status = self._settler.extend(_listed(messages), invisible_s, timeout_s)

@@ -14,7 +14,7 @@ OrderKey = tuple[str, str, int, str]
 @dataclass(slots=True)
 class _Held:
     """A received message.  Until `deadline` the broker gives the message to no other consumer, as far as this client
-    knows.  The consumer asks for more time between `renew_at` and `renew_until`."""
+    knows.  From `renew_at` until `renew_until`, the consumer asks the broker to move the deadline."""
 
     message: ReceivedMessage
     deadline: float
@@ -25,9 +25,9 @@ class _Held:
 
 
 class InFlight:
-    """Holds at most `most` messages.  A pop that returns the batch of an earlier attempt may add more.  While the held
-    messages have `most_bytes` or more, no further messages are asked for.  Messages are handed out once, in the order
-    in which they came.  In a group that consumes in order, one message of a message group is handed out at a time."""
+    """Holds at most `most` messages, or more if a pop returns the batch of an earlier attempt.  When the held messages
+    have `most_bytes`, the consumer asks for no further messages.  Messages are handed out once, in the order in which
+    they came.  In a group that consumes in order, one message of a message group is handed out at a time."""
 
     def __init__(self, most: int, most_bytes: int, invisible_s: float, renew_for_s: float) -> None:
         self._most = most
@@ -132,7 +132,7 @@ class InFlight:
         self.settle(handle)
 
     def expire(self, now: float) -> None:
-        """Forgets messages past their deadlines, because other consumers get them."""
+        """Forgets messages past their deadlines, because the broker delivers them to other consumers."""
         for handle in [handle for handle, held in self._held.items() if held.deadline <= now]:
             self.settle(handle)
 

@@ -32,8 +32,8 @@ LAST_ANSWER_S = 1.0  # a consumer that is being closed waits this long for the a
 
 @dataclass(slots=True)
 class Source:
-    """A topic on one broker name, which the consumer asks for messages.  `attempt_id` is the id of a pop that was not
-    answered, and otherwise empty."""
+    """A topic on one broker name, which the consumer asks for messages.  `attempt_id` is the id under which an
+    unanswered pop is repeated, and is empty if the last pop was answered."""
 
     topic: str
     broker_name: str
@@ -63,7 +63,7 @@ class Poller:
         self._turn = itertools.count()
         self._sources: dict[tuple[str, str], Source] = {}
         self._is_asking = False  # guarded by the inbox's condition
-        self._asks: threading.Thread | None = None  # the last thread that asked
+        self._asks: threading.Thread | None = None  # the last thread that asked brokers
         self._asked: tuple[str, PopCall] | None = None  # the last pop, and the address of its broker
         self._under_way = UnderWay()
 
@@ -134,9 +134,10 @@ class Poller:
             has_asked = True
 
     def ask(self, room: int, left_s: float, *, has_to_return_soon: bool) -> None:
-        """Asks each topic and broker (source) once.  A single source is long-polled.  Several sources are first asked
-        without a wait.  If no source has a message, one source is long-polled for 0.1 s per source, 1 s at most, and
-        the sources take turns.  Messages at the other sources have to wait during a long poll."""
+        """Asks each topic and broker (source) once.  A single source is long-polled.  If there are several sources,
+        each is first asked without a long poll.  If no source has a message, one source is long-polled for 0.1 s per
+        source, 1 s at most, and the sources take turns.  Messages at the other sources have to wait during a long
+        poll."""
         sources = self._turned(self.current_sources())
         open_ones = [source for source in sources if source.retry_at <= self._clock()]
         if not open_ones:
@@ -219,14 +220,14 @@ class Poller:
         source.retry_at = self._clock() + (10.0 if holds_up_others else POLLS.pause_s(source.failures))
 
     def end(self, until: float) -> None:
-        """Ends the call of the thread that asks brokers, and waits for that thread, which still takes the messages that
-        brokers answer.
+        """Ends the call of the thread that asks brokers, and waits for that thread.  The thread still puts the messages
+        of a last answer into the inbox.
 
-        First the broker is asked to answer its long poll at once.  If the broker does not answer within a second, the
-        call is cancelled, and messages that were on their way are delivered again after their invisible time.  If a
-        signal handler closes the consumer in the very thread that asks, `end` cannot wait for that thread, but cancels
-        its call as soon as the broker has ended the long poll.  An open long poll would take the messages that the
-        close gives back.
+        First the broker is asked to answer its long poll at once, because an open long poll would take the messages
+        that the close gives back.  If the broker does not answer within a second, the call is cancelled, and messages
+        that were on their way are delivered again after their invisible time.  If a signal handler calls `end` in the
+        very thread that asks brokers, `end` does not wait, but cancels the thread's call as soon as the broker has
+        ended the long poll.
         """
         cancels_at = min(self._clock() + LAST_ANSWER_S, until)
         is_this_thread = self._asks is threading.current_thread()

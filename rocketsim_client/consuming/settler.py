@@ -24,17 +24,17 @@ from rocketsim_client.retry import SETTLEMENTS, is_worth_asking_again
 from rocketsim_client.routing.members import Member
 from rocketsim_client.transport.consumption import MAX_HANDLES, Change, Settled
 
-UNSUPPORTED = 3  # RocketMQ's code of a broker that is too old for these calls
+UNSUPPORTED = 3  # RocketMQ's code REQUEST_CODE_NOT_SUPPORTED, from a broker that is too old for these calls
 
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
     """One way to settle messages: an ack, a nack, or a new deadline.
 
-    `what` names the settlement in errors.  `call` settles messages of one topic at one broker's address, within a
-    number of seconds.  `done` is called with the receipt handle of each settled message.  `gives_back` is True for a
-    call that ends deliveries, so that a repeated call may find the deliveries ended already.  `renews` is True for a
-    renewal, for which no caller waits, and which leaves out messages that were settled in the meantime.
+    `what` names the settlement in errors.  `call` settles messages of one topic at one broker's address, with a timeout
+    in seconds.  `done` is called with the receipt handle of each settled message.  `gives_back` is True for a call that
+    ends deliveries, so that a repeated call may find the deliveries ended already.  `renews` is True for a renewal, for
+    which no caller waits, and which leaves out messages that were settled in the meantime.
     """
 
     what: str
@@ -84,7 +84,7 @@ class Settler:
         with self.moving(messages):
             # In an ordered group the messages behind the given ones are given back as well, to be delivered after them.
             # The given messages and those behind them stay in flight until the broker has answered, because the caller
-            # may still acknowledge some.
+            # may still acknowledge some of them.
             in_flight = self._inbox.in_flight
             with self._inbox.changed:
                 behind = {one.receipt_handle: in_flight.behind(one.receipt_handle) for one in messages}
@@ -100,9 +100,8 @@ class Settler:
                 ]
                 return self._change(some, changes, address, left_s)
 
-            # `done` also settles the messages that were behind the handle's message before the call.  `done` leaves
-            # messages that came later, because the broker may have delivered the handle's message again before it
-            # answered.
+            # `done` settles a message, and the messages that were behind it before the call.  Messages that have come
+            # during the call stay in flight, because the broker may already have delivered them for a second time.
             def done(handle: str) -> None:
                 for other in behind.get(handle, ()):
                     in_flight.settle(other.receipt_handle)
@@ -203,8 +202,8 @@ class Settler:
             names = ", ".join(f"{message.msg_id} of {message.topic}" for message in over[:5])
             more = f" and {len(over) - 5} more" if len(over) > 5 else ""
             raise InvalidReceiptHandle(
-                f"group {self._options.group}: not {settlement.what}: {names}{more}: these deliveries are over; "
-                "messages that were not acknowledged are delivered again"
+                f"group {self._options.group}: not {settlement.what}, because their deliveries are over: {names}{more}"
+                "; messages that were not acknowledged are delivered again"
             )
         return worst(statuses)
 

@@ -93,7 +93,7 @@ class Committer:
         round.
 
         The interrupted thread does not continue, and may hold locks of the client that it will never release.  The
-        thread that watches the timeout must not wait for the locks of the interrupted thread.
+        signal handler therefore waits, until the timeout, for another thread that makes the attempt.
         """
         outcome: list[Exception | None] = []
 
@@ -103,7 +103,7 @@ class Committer:
                 self._changed.notify_all()
 
         threading.Thread(target=attempt, name="rocketsim-last-commit", daemon=True).start()
-        with self._changed:  # wait() releases this lock completely, even if the interrupted thread held it
+        with self._changed:  # wait_for() releases this lock, even if the signal interrupted code that held it
             self._changed.wait_for(lambda: bool(outcome), timeout_s)
         return outcome == [None]
 
@@ -190,8 +190,8 @@ class Committer:
         """Makes one attempt to commit, and returns its error, if any, so that the policy can decide what the error
         means.
 
-        If `_attempt` raised the error, the error would end the thread, and with it all commits of this query, without a
-        message.
+        An error that `_attempt` raised would end the committing thread, and with it all commits of this query, without
+        a message.
         """
         try:
             return self._commit()

@@ -30,15 +30,15 @@ class GroupConflict(RuntimeError):
 class CommitLedger:
     """The offsets that a group should have, and those that its brokers are known to have.
 
-    An offset is always that of the next record to read.  This query never commits a smaller offset than a broker has.
+    Every offset in the ledger is that of the record which is read next.  This query never commits a smaller offset than
+    a broker has.
     """
 
     reconcile_interval_ms: int
     min_interval_ms: int = 0
     wanted: Offsets = field(default_factory=dict)
-    starts: Offsets = field(
-        default_factory=dict
-    )  # the start offsets of a new query, which are committed for the queues in `vacant`
+    # The start offsets of a new query, which are committed for the queues in `vacant`.
+    starts: Offsets = field(default_factory=dict)
     # The queues of `starts` for which the group has no committed offset.
     vacant: set[MessageQueue] = field(default_factory=set)
     broker_offsets: Offsets = field(default_factory=dict)  # the group's committed offsets, as the brokers last said
@@ -59,8 +59,8 @@ class CommitLedger:
     def want_start(self, offsets: Offsets) -> None:
         """Notes that a new query starts at `offsets`.
 
-        The start offsets of queues for which the group has no committed offset are committed, so that the brokers know
-        the group.
+        If the group has no committed offset for a queue, the queue's start offset is committed, so that the brokers
+        know the group.
         """
         self.starts.update(offsets)
         self.dirty = True
@@ -101,8 +101,8 @@ class CommitLedger:
         ]
 
     def saw(self, fresh: Offsets, asked: list[MessageQueue]) -> None:
-        """Notes what the brokers answered for the queues in `asked`.  The group has no offset for a queue of `asked`
-        that is not in `fresh`.
+        """Notes what the brokers answered for the queues in `asked`.  If a queue of `asked` is not in `fresh`, the
+        group has no offset for it.
         """
         for queue in asked:
             if queue in fresh:
@@ -122,7 +122,8 @@ class CommitLedger:
                 self.vacant.add(queue)
 
     def to_send(self, now_ms: int) -> Offsets:
-        """Returns the offsets to commit in this round.  No returned offset is below the offset that a broker has."""
+        """Returns the offsets to commit in this round.  No returned offset is lower than the group's committed offset
+        at the broker."""
         send = {queue: offset for queue, offset in self.starts.items() if queue in self.vacant}
         reconcile = self.last_reconcile_ms is None or now_ms - self.last_reconcile_ms >= self.reconcile_interval_ms
         for queue, offset in self.wanted.items():

@@ -1,12 +1,12 @@
 """Decides what to do about missing records.  Pure.  There are four kinds of data loss:
 
-trimmed       The queue's smallest offset is above the next offset to read, because retention or a deleted file took
-              records.
-truncated     The queue ends before the offset up to which it was read, because a broker restarted empty, or lost the
-              end of its log.
-deleted       The queue's master answers that it has no such topic, or fewer queues.  A broker that does not answer, or
-              a name server that does not know the topic, does not count as a loss.
-unsubscribed  The checkpoint has a topic or queue that the options no longer name.
+- trimmed: the queue's smallest offset is above the offset that is read next, because retention or a deleted file took
+  records.
+- truncated: the queue ends before the offset up to which it was read, because a broker restarted empty, or lost the end
+  of its log.
+- deleted: the queue's master answers that it has no such topic, or fewer queues.  A queue whose
+  brokers do not answer, or whose topic is unknown to a name server, does not count as deleted.
+- unsubscribed: the checkpoint has a topic or queue that the options no longer name.
 """
 
 from collections.abc import Mapping

@@ -43,9 +43,10 @@ class Option:
     name: str
     parse: Parse
     aliases: tuple[str, ...] = ()
-    # The supported texts, or None if all texts are supported.  Another text is refused as "not supported yet".
+    # The supported texts, or None if all texts are supported.  All texts that are not in `only` are refused as "not
+    # supported yet".
     only: tuple[str, ...] | None = None
-    is_secret: bool = False  # no error and no repr shows the value
+    is_secret: bool = False  # True if no error and no repr may show the value
 
 
 def option(name: str, parse: Parse, default: Any = None, *aliases: str) -> Any:
@@ -163,7 +164,8 @@ def nearest(name: str, known: list[str]) -> str:
 def closest(name: str, known: list[str]) -> str:
     """Returns the known name that `name` seems to be a misspelling of, or an empty text.
 
-    A less similar name counts only if it begins with the same letter.
+    If no known name is very similar (NEAR), a less similar name is returned, but only if it begins with the same letter
+    as `name`.
     """
     near = difflib.get_close_matches(name, known, n=1, cutoff=NEAR)
     return next(iter(near or [one for one in difflib.get_close_matches(name, known) if one[0] == name[0]]), "")
@@ -252,7 +254,8 @@ def topic_to_write(value: str) -> str:
 
 
 def checked(value: str, check: Callable[[str], None]) -> str:
-    """Applies a check of the client library at once, so that a bad option does not fail only in the first task."""
+    """Applies a check of the client library while options are parsed, so that a bad value is refused before the first
+    task runs."""
     try:
         check(value)
     except (InvalidParameter, MessageIllegal) as error:

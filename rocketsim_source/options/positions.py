@@ -58,8 +58,8 @@ class PerQueue(Generic[Value]):
 
 
 def hint(key: Key) -> str:
-    """Returns an explanation for offsets in Kafka's form, {"T":{"0":23}}, which have a partition's number instead of
-    a broker's name."""
+    """Returns an explanation if the offsets have Kafka's form, {"T":{"0":23}}, with a partition number in place of a
+    broker name."""
     topic, broker_name, queue_id = key
     if queue_id != ANY or not broker_name.isdigit():
         return ""
@@ -157,8 +157,8 @@ def iso(ms: int) -> str:
 
 
 def refuse_ambiguous(ms: int) -> None:
-    """Refuses a number that looks like a date (20260131), a date and time, or seconds.  Taken as milliseconds, a number
-    like 20260131 would be a moment in 1970 or in a later century, and nobody would notice.
+    """Refuses a timestamp that looks like a date (20260131), a date and time, or seconds.  Such a number of
+    milliseconds would be a moment in 1970 or in a later century, and nobody would notice.
     """
     digits = str(ms)
     meant = None

@@ -133,9 +133,9 @@ class SinkOptions:
             raise OptionError(
                 "sinkMode=idempotent needs to know what makes a row the same row when it is written again. Set "
                 "idColumns=a,b to columns that tell a row from all others. Or, for a stream that is written as it is "
-                "read (no shuffle, nothing random), set sinkName=… to a name that no other write has. Ids are then "
-                "made of query, batch, partition and place. idVersion=0 finishes a batch that an older version, which "
-                "had neither option, began"
+                "read (no shuffle, nothing random), set sinkName=… to a name that no other write has. With sinkName, "
+                "ids are made of query, batch, partition and row number. Only to finish a batch that an older version "
+                "began, set idVersion=0 instead"
             )
 
 

@@ -54,7 +54,7 @@ from rocketsim_source.options.positions import (
     timestamps,
 )
 
-# The group that pulls name if the query has no option group.  Nothing is committed for this group.
+# If a query has no option group, its pulls name this group, for which no offsets are committed.
 READER_GROUP = "rocketsim-spark-source"
 # Options that Spark itself adds to the options of a table.
 FROM_SPARK = ("path", "paths", "serialization.format")
@@ -108,24 +108,21 @@ class SourceOptions:
     max_offsets_per_queue: int | None = option("maxOffsetsPerQueue", integer(1))
     min_partitions: int | None = option("minPartitions", integer(1, 1_000_000))
     max_records_per_partition: int | None = option("maxRecordsPerPartition", integer(1))
-    parallelism: int | None = option(
-        "parallelism", integer(1, 1_000_000)
-    )  # cores of the cluster; None: as many as the driver has
+    # The number of the cluster's cores; None stands for the number of the driver's cores.
+    parallelism: int | None = option("parallelism", integer(1, 1_000_000))
 
     sub_expression: str = option("subExpression", text, "*")
     filter_type: str = option("filterType", choice("TAG", "SQL92"), "TAG")
     filter_pushdown: bool = option("filterPushdown", boolean, False)
-    pull_batch_size: int | None = option(
-        "pullBatchSize", integer(1, 1 << 30)
-    )  # rows of one Arrow batch; None: the rows of one frame
+    # The number of rows in an Arrow batch; None makes a batch from each frame.
+    pull_batch_size: int | None = option("pullBatchSize", integer(1, 1 << 30))
     pull_timeout_ms: int = option("pullTimeoutMs", milliseconds(1), 3000)
     pull_max_bytes: int = option("pullMaxBytes", size_bytes(1024), FRAME_BYTES)
     pull_transport: str = option("pullTransport", choice("auto", "grpc"), "auto")
     pull_retries: int = option("pullRetries", integer(0, 1000), 5)
     pull_retry_backoff_ms: int = option("pullRetryBackoffMs", milliseconds(1), 100)
-    slave_behind_wait_ms: int = option(
-        "slaveBehindWaitMs", milliseconds(), 30_000
-    )  # a task waits this long for the master when a slave lacks planned records
+    # A task waits for the master this long when a slave lacks planned records.
+    slave_behind_wait_ms: int = option("slaveBehindWaitMs", milliseconds(), 30_000)
     read_from: str = option("readFrom", choice("suggested", "master", "slave", "masterOnly"), "suggested")
     suggest_scope: frozenset[str] = option(
         "suggestScope", words("task", "worker", "driver"), frozenset({"task", "worker"})
@@ -171,9 +168,8 @@ class SourceOptions:
     protocol: str = option("protocol", choice(*PROTOCOLS), "auto")
     # The next options are for Apache RocketMQ's servers only.
     address_map: str = option("addressMap", address_map, "")
-    max_pulls_per_second: int = option(
-        "maxPullsPerSecond", integer(0), 0
-    )  # the limit of each Python worker; 0: no limit
+    # The most pulls per second of one Python worker; 0 means no limit.
+    max_pulls_per_second: int = option("maxPullsPerSecond", integer(0), 0)
     register_group: str = option("registerGroup", choice(*REGISTER), "auto")
     namespace: str | None = option("namespace", instance)
     namespace_v2: str | None = option("namespaceV2", instance)
@@ -203,9 +199,9 @@ class SourceOptions:
         if self.subscribe_pattern and self.brokers:
             raise OptionError("subscribePattern needs nameServer: only a name server knows all topics")
         if self.commit_offsets in ("onCommit", "onTrigger") and self.group is None:
-            raise OptionError(f"commitOffsets={self.commit_offsets} needs group: whose offsets are to be committed?")
+            raise OptionError(f"commitOffsets={self.commit_offsets} needs group, for which the offsets are committed")
         if self.group is None and self.uses_committed():
-            raise OptionError("a start at 'committed' needs group: whose committed offsets?")
+            raise OptionError("a start at 'committed' needs group, whose committed offsets are used")
         if self.columns and self.schema_profile == "kafka" and self.include_hosts:
             raise OptionError("includeHosts belongs to schemaProfile=rocketmq")
         if self.include_headers and self.schema_profile != "kafka":
@@ -247,7 +243,8 @@ class SourceOptions:
     def pull_group(self) -> str:
         """The consumer group that is named in each pull.
 
-        A pull always names a group, because brokers decide by group who may read what, and where.
+        A pull always names a group, because brokers check permissions by group, and suggest by group which broker to
+        read from.
         """
         return self.group or READER_GROUP
 

@@ -106,6 +106,7 @@ def view_options(given: Mapping[str, str]) -> ViewOptions:
 
 
 def refuse_view(given: Mapping[str, str], what: str) -> None:
-    """Raises OptionError if the options name a view.  `what` names the use, which is possible only with messages."""
+    """Raises OptionError if the options name a view.  `what` completes the error's text, for example with "written
+    to"."""
     if (view := view_of(given)) != MESSAGES:
         raise OptionError(f"view={view} cannot be {what}: it is a table for spark.read")

@@ -1,10 +1,10 @@
 """Writes the leader epoch (a broker's term as master) in which each queue was read into the checkpoint, and reads it
-back.  With the epoch the source can tell a restart, which loses nothing, from the promotion of a slave that lacked some
-of the records that were read.  Pure.
+back.  Pure.
 
-An offset alone cannot show the difference, because the promoted slave's log soon grows past that offset again, with
-other records.  The checkpoint therefore keeps beside each offset the newest epoch at the time of reading.  The source
-asks the brokers at which offset the kept epoch ended, as Kafka's consumers do (KIP-320).
+The restart of a broker loses nothing, but a promoted slave may lack records that were already read.  Offsets alone do
+not tell a restart from a promotion, because the promoted slave's log soon grows past the lost offsets again, with other
+records.  With each offset, the checkpoint therefore keeps the newest leader epoch at the time of reading.  The source
+asks the brokers at which offset the epoch of the checkpoint ended, as Kafka's consumers do (KIP-320).
 """
 
 import re
@@ -15,7 +15,8 @@ from rocketsim_source.source_cluster import Offsets, ReadIn
 
 
 def as_json(read_in: ReadIn, offsets: Offsets) -> dict[str, dict[str, str | dict[str, str]]]:
-    """Returns topic -> broker name -> the epoch of all its queues, or queue id -> epoch if the queues differ."""
+    """Returns topic -> broker name -> epoch.  If the epochs of a broker name's queues differ, the broker name is mapped
+    to queue id -> epoch."""
     queues: dict[tuple[str, str], list[MessageQueue]] = {}
     for queue in sorted(offsets, key=lambda queue: (*queue[:2], str(queue.queue_id))):
         queues.setdefault((queue.topic, queue.broker_name), []).append(queue)
@@ -36,7 +37,9 @@ def from_json(written: Any, offsets: Offsets) -> dict[MessageQueue, LogEpoch]:
             of_broker = written.get(queue.topic, {}).get(queue.broker_name, {})
             text = of_broker if isinstance(of_broker, str) else of_broker.get(str(queue.queue_id))
         except AttributeError:
-            raise ValueError(f"not topic -> broker name -> epoch: {written!r}") from None
+            raise ValueError(
+                f"the epochs in the checkpoint are not topic -> broker name -> epoch: {written!r}"
+            ) from None
         if text is not None:
             found[queue] = _parse(text)
     return found

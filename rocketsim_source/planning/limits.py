@@ -10,8 +10,8 @@ def share(backlogs: Mapping[MessageQueue, int], limit: int, turn: int = 0) -> di
     """Returns how many records of each queue a batch of at most `limit` records takes.  Each queue gets a share in
     proportion to its backlog, but at least one record.
 
-    The shares add up to exactly min(limit, sum of the backlogs).  If there are more queues than `limit` allows records,
-    `turn`, which grows by one with each batch, decides which queues are served, so that no queue starves.
+    The shares add up to exactly min(limit, sum of the backlogs).  If there are more queues than `limit`, `turn` decides
+    which queues are served.  The caller adds one to `turn` with each batch, so that no queue starves.
     """
     waiting = sorted(queue for queue, backlog in backlogs.items() if backlog > 0)
     if limit >= sum(backlogs[queue] for queue in waiting):
@@ -68,9 +68,8 @@ class TriggerDelay:
     def __init__(self, min_offsets: int | None, max_delay_ms: int) -> None:
         self._min_offsets = min_offsets
         self._max_delay_ms = max_delay_ms
-        self._last_ms: int | None = (
-            None  # the time of the last batch; None before the first one, which is not delayed, as in Kafka's source
-        )
+        # The time of the last batch, or None before the first batch, which is not delayed, as in Kafka's source.
+        self._last_ms: int | None = None
 
     def lets_through(self, count: int, now_ms: int) -> bool:
         """Returns True if a batch of `count` new records may run now."""

@@ -7,9 +7,9 @@ Spark compares offsets as JSON text, so keys are always sorted and values are wh
 that ends at this offset is cut into partitions.  A driver with other cores, options or code that runs the batch again
 then cuts the batch in the same way.  Checkpoints of older versions have no `split`.
 
-When Spark replays a query's first batch, it asks for the initial offset again.  If `latest` has moved before the
-replay, the replay would start later and lose the records in between without an error.  To prevent this loss, the end
-offset of the first batch also says where that batch starts (`start`).  While a query has nothing to read, its first
+When Spark replays a query's first batch, it asks for the initial offset again.  If `latest` has moved by then, the
+replay would start later and lose the records in between without an error.  The end offset of the first batch therefore
+also has the start of that batch (`start`), and a replay begins there.  While a query has nothing to read, its first
 batch is empty and only writes the start into the checkpoint.  The offset of an empty first batch is marked
 `"anchor":1`.
 """
@@ -126,5 +126,7 @@ def from_json(written: dict[str, Any]) -> Offsets:
                         )
                     offsets[MessageQueue(topic, broker_name, int(queue_id))] = offset
     except AttributeError:
-        raise OffsetError(f"not topic -> broker name -> queue id -> offset: {written!r}") from None
+        raise OffsetError(
+            f"the offsets in the checkpoint are not topic -> broker name -> queue id -> offset: {written!r}"
+        ) from None
     return offsets

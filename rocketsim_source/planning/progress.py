@@ -18,15 +18,14 @@ SAMPLES = 256
 
 
 class LagClock:
-    """Measures for how long, at least, the oldest unread record of a queue has been waiting.
+    """Measures the least time that the oldest unread record of a queue has waited.
 
     The waiting time starts when the driver first sees that the queue has grown beyond the record.
     """
 
     def __init__(self) -> None:
-        self._seen: dict[
-            MessageQueue, deque[tuple[int, int]]
-        ] = {}  # queue -> (end, time in ms when this end was first seen)
+        # Queue -> pairs of an end and the time in ms when this end was first seen.
+        self._seen: dict[MessageQueue, deque[tuple[int, int]]] = {}
 
     def observe(self, queue: MessageQueue, end: int, now_ms: int) -> None:
         samples = self._seen.setdefault(queue, deque(maxlen=SAMPLES))
@@ -41,15 +40,14 @@ class LagClock:
 
 
 class TransportsUsed:
-    """The transports by which tasks have pulled from each broker name: `stream`, `grpc` or both, or None before the
-    first pull.  The transports follow from counters of the brokers, from which the pulls before this query are
-    subtracted.
+    """Tells which transports (`stream`, `grpc` or both) tasks have used to pull from each broker name, or None before
+    the first pull.  The transports follow from the brokers' counters of pulls, from which the pulls before this query
+    are subtracted.
     """
 
     def __init__(self) -> None:
-        self._counted: dict[
-            tuple[str, str], tuple[int, int]
-        ] = {}  # (broker name, topic) -> (pulls over streams, pulls over gRPC)
+        # (broker name, topic) -> (pulls over streams, pulls over gRPC)
+        self._counted: dict[tuple[str, str], tuple[int, int]] = {}
         self._used: dict[str, str | None] = {}
 
     def observe(self, bounds: Mapping[MessageQueue, QueueBounds]) -> dict[str, str | None]:

@@ -52,7 +52,8 @@ _COMPARISONS: Mapping[type[Filter], Callable[[Any, Any], bool]] = {
     StringContains: operator.contains,
 }
 _OFFSET_COLUMNS = ("queueoffset", "offset")
-_TIME_COLUMN = "storetimestamp"  # Kafka's column `timestamp` has the time of birth, which does not rise with the offset
+# Kafka's column `timestamp` is not used, because it has the born timestamp, which may decrease with rising offsets.
+_TIME_COLUMN = "storetimestamp"
 _TAGS_COLUMN = "tags"
 
 
@@ -69,8 +70,9 @@ class Interval:
 
 @dataclass(frozen=True)
 class PushedFilters:
-    """The limits that the query's filters set for records.  `of_queues` has filters of columns whose value all records
-    of a queue share.  `store_times` are milliseconds since 1970.  `tags` is None if no filter names tags.
+    """The limits that the query's filters set for records.  `of_queues` has the filters of columns that have the same
+    value in all records of a queue.  `store_times` are milliseconds since 1970.  `tags` is None if no filter names
+    tags.
     """
 
     of_queues: tuple[tuple[str, Filter], ...] = ()
@@ -101,8 +103,8 @@ class PushedFilters:
         return _cut(kept, lambda _: self.offsets)
 
     def searches(self, ranges: Iterable[OffsetRange]) -> tuple[dict[MessageQueue, int], dict[MessageQueue, int]]:
-        """Returns the store times at which the reading of each queue begins and ends.  The caller looks up the offsets
-        of these store times, and passes the offsets to `between`.
+        """Returns the store times at which the read of each queue begins, and those at which it ends.  The caller looks
+        up the first offset at or after each store time, and passes these offsets to `between`.
         """
         queues = [one.queue for one in ranges]
         low, high = self.store_times.low, self.store_times.high
@@ -112,16 +114,16 @@ class PushedFilters:
         )
 
     def between(self, ranges: Iterable[OffsetRange], first: Offsets, last: Offsets) -> list[OffsetRange]:
-        """Cuts the ranges by the offsets that were found for `searches`: for each queue, the first offset at the store
-        time or later.
+        """Cuts the ranges to the offsets from `first` on and below `last`, which were found for the store times of
+        `searches`.
         """
         return _cut(ranges, lambda queue: Interval(first.get(queue, 0), last.get(queue, MAX_LONG)))
 
     def expression(self, given: str) -> str:
-        """Returns the tag expression with which the brokers filter.  The result is `given`, the expression of the
-        options, unless `given` selects everything and the query's filters name tags.
+        """Returns the tag expression with which the brokers filter.  If the options' expression `given` selects
+        everything, and the query's filters name tags, the result selects these tags.  Otherwise the result is `given`.
 
-        If a tag cannot be written in an expression, the result is `given`, too.
+        The result is also `given` if a tag cannot be written in an expression.
         """
         if self.tags is None or given.strip() not in ("", ALL):
             return given

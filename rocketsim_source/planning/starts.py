@@ -33,8 +33,9 @@ class RequestedPositions:
 class KnownOffsets:
     """The offsets that the brokers reported.
 
-    `committed` lacks the queues without a committed offset.  `found` has, for each requested timestamp, the offset of
-    the first record that was stored then or later, or the end of the queue if all its records are older.
+    `committed` has only the queues for which the group has a committed offset.  `found` has, for each requested
+    timestamp, the offset of the first record that was stored then or later, or the end of the queue if all its records
+    are older.
     """
 
     bounds: Mapping[MessageQueue, QueueBounds]
@@ -123,8 +124,8 @@ def first_candidate(
 def within(
     queue: MessageQueue, offset: int, bounds: QueueBounds, policy: DataLossPolicy, what: str = "should start at"
 ) -> int:
-    """Returns `offset` if the queue has it.  If the queue does not have the offset, and the policy allows the loss,
-    returns where to continue.  `what` begins the explanation in the error.
+    """Returns `offset` if the queue has it.  If the queue does not have `offset`, and the policy allows the loss,
+    returns the offset at which the query continues.  `what` begins the explanation in the error.
     """
     if offset < bounds.min_offset:
         policy.allow(TRIMMED, queue, f"{what} {offset}, but its smallest offset is {bounds.min_offset}")
@@ -179,10 +180,10 @@ def refuse_times_behind_ends(starts: RequestedPositions, ends: RequestedPosition
 def wanted_ends(
     options: SourceOptions, queues: Iterable[MessageQueue], *, strangers: bool = True
 ) -> RequestedPositions:
-    """Returns the ends that the options name.
+    """Returns the positions at which the queues end according to the options.
 
-    A queue without an end is missing from both parts of the result.  With `strangers` false, the options may name
-    queues that are not in `queues`, and no error is raised for these.
+    The result has no entry for a queue without an end.  With `strangers` true, an error is raised if the options name
+    queues that are not in `queues`.
     """
     queues = list(queues)
     by_time = {
@@ -199,10 +200,10 @@ def wanted_ends(
 
 
 def end_offsets(wanted: RequestedPositions, known: KnownOffsets) -> Offsets:
-    """Returns the offset at which each queue ends.  A queue without an end is absent.
+    """Returns the offset at which each queue ends.  A queue without an end is not in the result.
 
     A timestamp that no record has reached yet gives no end, because the next record may still be older.  A timestamp
-    that was not looked up yet gives no end, and neither does `latest` in a stream.
+    that was not looked up yet gives no end.  In a stream, `latest` gives no end, either.
     """
     ends = {queue: chain[0] for queue, chain in wanted.positions.items() if isinstance(chain[0], int)}
     ends |= {

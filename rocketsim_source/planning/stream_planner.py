@@ -24,9 +24,10 @@ def truncated(starts: Offsets, bounds: Mapping[MessageQueue, QueueBounds]) -> li
 
 
 def cut_off(start: StreamOffset, bounds: Mapping[MessageQueue, QueueBounds]) -> Offsets:
-    """Returns for each affected queue the offset from which a promoted slave lacked records that were read before.
+    """Returns, for each queue whose promoted slave lacks records that were already read, the offset of the first of
+    these records.
 
-    The end of a queue does not show that records were lost, because the queue may have grown past that offset again.
+    The end of a queue does not show the loss, because the queue may have grown past the lost offsets again.
     """
     ends = {queue: bounds[queue].ends_in.get(epoch) for queue, epoch in start.read_in.items() if queue in bounds}
     return {queue: end for queue, end in ends.items() if end is not None and end < start.offsets[queue]}
@@ -44,7 +45,7 @@ def read_in(start: StreamOffset, end: Offsets, bounds: Mapping[MessageQueue, Que
 def epoch_of(offset: int, bounds: QueueBounds, before: LogEpoch, *, advanced: bool) -> LogEpoch:
     """Returns the leader epoch to keep with `offset`.
 
-    The result is `before` until the broker can say that it has the records that were read in epoch `before`.
+    The result is `before` as long as the broker may lack records that were read in epoch `before`.
     """
     if offset > bounds.max_offset:
         return before
@@ -89,8 +90,8 @@ class StreamPlanner:
         at = self.after_losses(starts, states, cuts)
         backlogs: dict[MessageQueue, int] = {}
         for queue, found in states.bounds.items():
-            # A queue that lost records continues at a lower offset, and a batch cannot go back.  This batch therefore
-            # reads nothing of the queue, and the next batch continues from the lower offset.
+            # A queue that lost records continues at a lower offset.  A batch cannot go back to a lower offset, so this
+            # batch reads nothing of the queue, and the next batch reads from the lower offset on.
             if queue in at and queue not in cuts:
                 end = min(found.max_offset, ends.get(queue, found.max_offset))
                 if self.target is not None:

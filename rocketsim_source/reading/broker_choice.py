@@ -21,12 +21,10 @@ class BrokerChoice:
         self._options = options
         self._hints = dict(hints)  # a copy for this task
         self._learned = hints
-        self._left_slave: set[MessageQueue] = (
-            set()
-        )  # queues of which a slave lacked records, so that the master is asked
-        self._instead: dict[
-            MessageQueue, int
-        ] = {}  # queue -> the broker to ask, because another one sent unreadable records
+        # The queues for which the master is asked, because a slave lacked records.
+        self._left_slave: set[MessageQueue] = set()
+        # Queue -> the broker to ask, because another broker sent unreadable records.
+        self._instead: dict[MessageQueue, int] = {}
 
     @property
     def only_master(self) -> bool:

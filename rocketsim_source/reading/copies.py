@@ -75,7 +75,7 @@ class Copies:
         elif other is not None:
             self._brokers.ask_instead(place.queue, other)
             if members[other]:
-                logger.warning("asking broker id %d: %s", other, error)
+                logger.warning("asking broker id %d for another copy: %s", other, error)
             else:
                 self._patience.failed(error)
         elif self._skips:

@@ -30,7 +30,7 @@ class SlaveBehind(RuntimeError):
 
 
 class EarlyEnds:
-    """Decides for one task how the ranges continue that a broker has ended early."""
+    """Decides how one task continues ranges that a broker has ended early."""
 
     def __init__(
         self, progress: TaskProgress, brokers: BrokerChoice, patience: Patience, losses: Losses, options: SourceOptions
@@ -42,8 +42,8 @@ class EarlyEnds:
         self._options = options
 
     def resolve(self, end: EarlyEnd) -> None:
-        """Decides how the range continues.  Returns when another broker or position is chosen, or after a pause.
-        Raises the error that fails the task if the range cannot continue.
+        """Decides how the task continues a range that ended early.  Returns when another broker or position is chosen,
+        or after a pause.  Raises the error that fails the task if the range cannot continue.
         """
         if end.broker_id != MASTER_ID:
             if self._is_left_to_the_master(end):
@@ -57,8 +57,8 @@ class EarlyEnds:
             self._skip_truncated(end)
 
     def _is_left_to_the_master(self, end: EarlyEnd) -> bool:
-        """Returns True if only the master can say whether the records are lost.  Returns False if the slave's answer is
-        enough, because the slave says that the records are deleted and no master has answered for slaveBehindWaitMs.
+        """Returns True if only the master can say whether the records are lost.  The slave's answer is enough if the
+        slave says that the records are deleted, and if no master has answered for slaveBehindWaitMs.
         """
         queue, _, until = self._progress.ranges[end.index]
         if self._brokers.leave_slave(queue):
@@ -67,8 +67,8 @@ class EarlyEnds:
             return True
         if end.segment.status != GetMessageStatus.OFFSET_TOO_SMALL:
             raise SlaveBehind(
-                f"{queue}: broker {end.broker_id} has records up to {end.segment.max_offset} and the master, which "
-                f"has them up to {until}, did not answer for {self._options.slave_behind_wait_ms} ms "
+                f"{queue}: broker {end.broker_id} has records only up to {end.segment.max_offset}, and the master, "
+                f"which has records up to {until}, did not answer for {self._options.slave_behind_wait_ms} ms "
                 "(slaveBehindWaitMs)"
             )
         return False

@@ -1,8 +1,8 @@
 """One task of a read, in an executor's Python worker.  The task reads ranges of queues and returns Arrow batches.
 
-Spark forks workers and uses each for many tasks.  The cluster (its channels and routes) and the broker hints are
-therefore made after the fork, and kept for the later tasks of the process.  Nothing relies on being closed, because a
-stopped query abandons its generators.
+Spark forks workers and uses each for many tasks, so the cluster (its channels and routes) and the broker hints are made
+after the fork, and kept for the later tasks of the process.  A stopped query abandons its generators without closing
+them, so no object of a task relies on being closed.
 """
 
 import os

@@ -72,7 +72,7 @@ class RangeFetch:
         self._answering = MASTER_ID  # the broker that sent the last frame, or that is asked for the next one
 
     def frames(self) -> Iterator[Fetched]:
-        """Yields all records of all ranges, in order.  Raises the error that fails the task."""
+        """Yields all records of all ranges, in order.  Raises an error if the task has to fail."""
         return self.decoded(_as_fetched)
 
     def decoded(self, decode: Decode[T]) -> Iterator[T]:
@@ -193,8 +193,8 @@ class RangeFetch:
 
     def _refused(self, first: int, error: RocketSimError) -> None:
         """Handles a call that failed.  A broker that lacks one topic or queue refuses the whole call.  If the master
-        confirms that a queue does not exist, the task skips the queue and reads the others.  Any other temporary error
-        is retried.
+        confirms that a queue does not exist, the task skips the queue and reads the others.  A temporary error is
+        retried, and all other errors are raised.
         """
         if says_missing(error) and self._skip_deleted(first, error):
             return

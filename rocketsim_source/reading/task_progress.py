@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Move(NamedTuple):
-    """The position in a range before and after an extent of rows."""
+    """The position in a range before and after some consecutive rows of a frame."""
 
     range_index: int
     before: int

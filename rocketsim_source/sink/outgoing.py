@@ -55,7 +55,7 @@ def outgoing(
     row_ids: RowIds | None,
     left_out: Counter[str] | None = None,
 ) -> Iterator[OutgoingRows]:
-    """Yields the batch's rows by topic and queue id.  Each part keeps the order of its rows.
+    """Yields the batch's rows by topic and queue id.  Rows of the same topic and queue id keep their order.
 
     Without `row_ids` the producer makes the message ids.  With `left_out`, invalid properties are left out, and
     `left_out` counts them by name.  Without `left_out`, invalid properties are kept, and the producer refuses their
@@ -172,8 +172,8 @@ def taken(whole: OutgoingRows, rows: pa.Array | None) -> OutgoingRows:
 def as_text(values: pa.Array, what: Callable[[int], tuple[int, str]]) -> pa.StringArray:
     """Returns bytes as text, because RocketMQ stores everything but bodies as UTF-8.
 
-    Raises RowProblem for bytes that are not UTF-8.  For this error, `what` returns the row of the element with an
-    index, and the part of the message that the element is.
+    Raises RowProblem for bytes that are not UTF-8.  For the error, `what` maps the index of an element to the element's
+    row, and to the part of the message that the element belongs to.
     """
     if values.type == pa.string():
         return values
@@ -195,8 +195,8 @@ def as_text(values: pa.Array, what: Callable[[int], tuple[int, str]]) -> pa.Stri
 
 def user_properties(column: pa.Array, left_out: Counter[str] | None) -> pa.MapArray:
     """Returns the properties of a map column, or of Kafka's headers.  Properties that clients and brokers set by
-    themselves are left out, so that rows which were read can be written again.  With `left_out`, properties that a
-    message cannot have are left out, too, and `left_out` counts them by name.
+    themselves are left out, so that rows which were read can be written again.  If `left_out` is given, properties that
+    a message cannot have are left out, too, and `left_out` counts them by name.
     """
     names, values, places = entries(column)
     keep = ~mask(pc.is_in(binary_view(names), value_set=NOT_THE_SENDERS))

@@ -1,14 +1,14 @@
 """Makes message ids for `sinkMode=idempotent`, where a row that is written again gets the same id.  Pure.
 
-    ColumnIds   The id is a hash of the columns that the user names, whatever the row's partition and place.
-    PlaceIds    The id is made of the row's place: name of the write, query, batch, partition and row number.  The place
-                stays the same only if the batch is cut and ordered in the same way.  The sink cannot check how batches
-                are cut, so the user has to ask for PlaceIds with a `sinkName`.
+- ColumnIds: the id is a hash of the columns that the user names, whatever the row's partition and place.
+- PlaceIds: the id is made of the row's place (name of the write, query, batch, partition and row number).  The place
+  stays the same only if the batch is cut and ordered in the same way.  The sink cannot check how batches are cut, so
+  the user has to ask for PlaceIds with a `sinkName`.
 
 ColumnIds and PlaceIds are 32 hex digits, like RocketMQ's ids.  The way to make ids is never changed, because a batch
 that is repeated after an upgrade has to get the same ids again.  A new way to make ids gets a new number (`idVersion`).
-The default of `idVersion` stays 1, which means ColumnIds and PlaceIds.  Version 0 (`OldIds`) finishes batches that an
-older release began.
+Version 1, the default, means ColumnIds and PlaceIds.  Version 0 (`OldIds`) finishes batches that an older release
+began.
 """
 
 import decimal
@@ -45,7 +45,7 @@ def digest(size: int, *parts: str) -> bytes:
 class PlaceIds:
     """Makes ids from the places of rows.
 
-    `whole` names what Spark runs again as a whole: query and batch of a stream, or the job of a batch write.
+    `whole` names the write that Spark repeats as a whole (query and batch of a stream, or the job of a batch write).
     """
 
     def __init__(self, sink_name: str, topic: str | None, whole: str, partition: int) -> None:

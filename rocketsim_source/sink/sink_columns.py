@@ -61,8 +61,8 @@ NAMES: dict[str, str] = {
 
 @dataclass(frozen=True)
 class SinkColumns:
-    """The index of the DataFrame's column from which each part of a message comes, or None if the DataFrame has no
-    such column."""
+    """For each part of a message, the index of the DataFrame's column that has it, or None if there is no such
+    column."""
 
     body: int
     topic: int | None = None

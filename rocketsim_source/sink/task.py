@@ -173,7 +173,7 @@ class RowSender:
             try:
                 return cast(BatchPart, future.result(2 * self._plan.options.send_timeout_ms / 1000))
             except TimeoutError:
-                if future.done():  # the frame was answered just now, or the timeout is the frame's own error
+                if future.done():  # the frame was answered just now, or the TimeoutError is the frame's own error
                     return cast(BatchPart, future.result())
                 if stats.acknowledged + stats.failed == settled:
                     raise SendStuck(
@@ -210,8 +210,8 @@ class RowSender:
             names = ", ".join(sorted({queue.broker_name for queue in there}))
             row = place(self._rows_before + int(rows.rows[0]))
             raise ValueError(
-                f"{row}: topic {rows.topic} has no writable queue {number}{of_broker} at {names}; without column "
-                "queueId (partition) the rows are spread"
+                f"{row}: topic {rows.topic} has no writable queue {number}{of_broker} at {names}; leave out the column "
+                "queueId (partition) to spread the rows over all queues"
             )
         self._turn += 1
         return queues[self._turn % len(queues)]

@@ -1,8 +1,8 @@
 """RocketSim as a sink: Arrow batches become messages, and a task ends when every message is acknowledged.
 
-atLeastOnce   A task that is repeated sends its rows again, with new message ids.
-idempotent    A row that is written again has the same message id as before (`row_ids.py`), so that
-              dropDuplicates("msgId") keeps each row once.
+- atLeastOnce: a task that is repeated sends its rows again, with new message ids.
+- idempotent: a row that is written again has the same message id as before (`row_ids.py`), so that
+  dropDuplicates("msgId") keeps each row once.
 """
 
 import logging
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 class SinkPlan:
     """All that a task needs for writing.  Spark pickles the SinkPlan for the executors.
 
-    All tasks of a batch write, and their repetitions, have the same `job`.
+    All tasks of a batch write, and their retries, have the same `job`.
     """
 
     options: SinkOptions
@@ -79,7 +79,7 @@ class RocketSimWriter(DataSourceArrowWriter):
         report(self.plan, messages, f"job {self.plan.job}")
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        logger.warning("job %s was aborted; messages that were sent already stay", self.plan.job)
+        logger.warning("job %s was aborted; messages that were already sent stay in their topics", self.plan.job)
 
 
 class RocketSimStreamWriter(DataSourceStreamArrowWriter):
@@ -95,7 +95,10 @@ class RocketSimStreamWriter(DataSourceStreamArrowWriter):
         report(self.plan, messages, f"batch {batchId}")
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        logger.warning("batch %d was aborted; messages that were sent already stay, a retry sends them again", batchId)
+        logger.warning(
+            "batch %d was aborted; messages that were already sent stay in their topics, and a retry sends them again",
+            batchId,
+        )
 
 
 def report(plan: SinkPlan, messages: list[WriterCommitMessage | None], what: str) -> None:

@@ -1,4 +1,4 @@
-"""Makes the rows of each view, for which all brokers are asked when a query runs.
+"""Makes the rows of each view by asking all brokers when a query runs.
 
 A broker that does not answer is an error, and so is a name server that knows no broker, because a table that lacks some
 rows would hide problems.

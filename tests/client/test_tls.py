@@ -227,7 +227,7 @@ def test_a_file_that_cannot_be_used_is_named(broker: BrokerThread, options: dict
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"tls_ca": CA}, "tls_ca: for TLS, which is off"),
+        ({"tls_ca": CA}, "tls_ca: given, but TLS is off"),
         ({"tls": True, "tls_cert": CA}, "a client's certificate needs both"),
         ({"tls": True, "tls_key": CA}, "a client's certificate needs both"),
     ],
