@@ -40,10 +40,10 @@ class ClientProtocol(Protocol):
     """
 
     def refusal(self, method: str, error: AccessDenied, parse: Callable[[], Any]) -> Any:
-        """Makes the message that ends the call.  `parse` returns the call's request."""
+        """Makes the answer to a refused call.  `parse` returns the call's request."""
 
     def repeats(self, method: str) -> bool:
-        """Returns True if `refusal` needs the request of this method."""
+        """Returns True if the answer to a refused call of this method repeats a part of the request."""
 
     def is_free(self, method: str, headers: Any) -> bool:
         """Returns True if anybody may make this call."""
@@ -96,7 +96,8 @@ class _UnsignedCall(_ParsedCall):
 class OpenCall(_ParsedCall):
     """The context of a call that stays open.
 
-    `request` has the bytes of the last request that needed rights.  `check` raises AccessDenied.
+    `request` has the bytes of the last request that needed rights.  The function `check` raises AccessDenied if the
+    user may no longer make the call.
     """
 
     __slots__ = (

@@ -251,7 +251,7 @@ class AdminAnswers:
     async def reset_offset(self, request: Request) -> Answer:
         """Moves the offsets on the broker, and then notifies the connected consumers.
 
-        Without the notification the consumers would commit their own offsets again.  RocketMQ resets only the offsets
+        If the consumers were not notified, they would commit their own offsets again.  RocketMQ resets only the offsets
         of connected consumers, because its consumers move the offsets themselves.
         """
         group, topic, timestamp = request.text("group"), request.text("topic"), request.number("timestamp")

@@ -69,8 +69,8 @@ class MetadataExchange:
 
         Raises ValueError for impossible offsets.  Consumers may have read messages from the slave's log that this
         master has lost, or that a newer epoch has replaced.  An offset beyond the end of its queue is lowered to this
-        end, and gets a new generation.  Without the new generation, the slave would later hand back the higher offset,
-        and the group would skip new messages.
+        end, and gets a new generation.  If the lowered offset kept its generation, the slave would later hand back the
+        higher offset, and the group would skip new messages.
 
         While this master waits after an unclean stop, no offset is lowered, because another slave may still bring the
         lost messages.  If no slave brings the lost messages, a new epoch begins, and the offsets are lowered then.

@@ -339,7 +339,7 @@ class Leadership:
             self._clamp_offsets()
             self._role_file.save(role, flush, epoch)
         except (OSError, RocketSimError):
-            # or else the new epoch would stop the writes of the master that this slave follows again
+            # otherwise the new epoch would stop the writes of the master that this slave follows again
             self._master.take_back_epoch()
             raise
         return epoch

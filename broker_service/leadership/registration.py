@@ -29,7 +29,7 @@ Stream = grpc.aio.StreamStreamCall[namesrv_pb2.BrokerRegistration, namesrv_pb2.R
 
 
 class Registration:
-    """Registers every `period_s`, and at once after a notice of `broker.description_changed`.
+    """Registers this broker every `period_s`, and at once after a notice of `broker.description_changed`.
 
     `membership` says what is registered and gets the replies.  When a connection has ended, or an answer has not come
     in time, `membership` discards the last answer of that name server.  A name server's answer is therefore used for no

@@ -10,8 +10,8 @@ from broker_service.store.offset_journal import LogPoint
 class LogHistory:
     """The history of the log, for the generations of consumer offsets.
 
-    A reset, for example, raises the generation of an offset.  The table of consumer offsets stores at which point of
-    the log a generation was raised.
+    A reset, for example, raises the generation of an offset.  The table of consumer offsets stores the point of the log
+    at which a generation was raised.
     """
 
     def __init__(self, epochs: EpochFile, store: MessageStore) -> None:

@@ -100,7 +100,8 @@ class Storage:
     def _note_unclean_stop(self) -> bool:
         """Notes the unclean stop in `epochs.json`; returns False if the disk is full.
 
-        If the disk is full, `close` tries again, and the store counts as closed cleanly only after that has succeeded.
+        If the disk is full, `close` tries again, and the store counts as closed cleanly only if the second attempt
+        succeeds.
         """
         with Attempt() as noting:
             self.epochs.note_unclean_stop()

@@ -2,8 +2,8 @@
 
 All code that listens or connects does so through a `Network`, which the simulation replaces.
 
-`start_server` does all steps of a start.  A process whose services must know the port before they are added does these
-steps itself.
+`start_server` does all steps of a server's start.  A process whose services must know the port before they are added
+does these steps itself.
 """
 
 import ipaddress

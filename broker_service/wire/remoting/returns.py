@@ -1,7 +1,8 @@
 """Returns: takes messages that push consumers give back, and locks queues for push consumers that consume in order.
 
 A message that a consumer gives back is copied to the group's retry topic with a delay level, and the group reads the
-copy from there.  After the last attempt, the message is copied to the group's dead letter topic instead.
+copy from there.  After the last attempt, the message is copied to the group's dead letter topic and not to the retry
+topic.
 """
 
 from collections.abc import Callable, Iterable
