@@ -24,7 +24,7 @@ class CommitStatus(IntEnum):
     """Says which brokers have a committed offset, an acknowledgement or an operator's change.  The numbers are those of
     message.proto.
 
-    docs/replication.md has the failures that COMMIT_OK survives, which depend on the broker's role.
+    docs/replication.md lists the failures that a change with COMMIT_OK survives, which depend on the broker's role.
     """
 
     COMMIT_OK = 1  # a SYNC_MASTER and its slave have the change, or an ASYNC_MASTER has it

@@ -22,7 +22,7 @@ from broker_service.errors import BadSignature, ClockSkew, NotAuthenticated, Unk
 MAX_AGE_S = 15 * 60
 # a field that clients of version 4.9.3 and before add after they have signed the request
 _ADDED_LATE = "_UNIQUE_KEY_QUERY"
-_ADDED_LATE_BY = 399  # the number of version 4.9.3 in requests
+_ADDED_LATE_BY = 399  # the version number in requests of RocketMQ 4.9.3
 
 FindUser = Callable[[str], User | None]
 

@@ -209,7 +209,7 @@ class GroupOperations(SubjectOperations):
         return resets
 
     def _move(self, group: str, topic_name: str, starts: Mapping[int, int], moved: Mapping[int, int]) -> None:
-        """Writes the pops' new starting offsets to the log, and then the new committed offsets to the offset journal."""
+        """Writes the pops' new starting offsets to the log, and then new committed offsets to the offset journal."""
         offsets = self._broker.offsets
         offsets.make_room_for_reset(group, topic_name, moved)
         have_pops_moved = any([listener(group, topic_name, starts) for listener in self._broker.offsets_reset])

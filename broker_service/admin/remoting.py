@@ -1,7 +1,7 @@
 """Answers requests of RocketMQ's tools, mqadmin and the dashboard, over the remoting protocol.
 
 Each method converts a request to a call of Operations, Progress, Status or QueueLookup, as the commands of our own
-tools do.  The method also converts the result to the form that RocketMQ's tools read.
+tools do.  Each method also converts the result to the form that RocketMQ's tools read.
 """
 
 from collections.abc import Awaitable, Callable, Mapping

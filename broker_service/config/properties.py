@@ -34,8 +34,8 @@ def key(
     """Makes a dataclass field that is a configuration key.  `default` is REQUIRED if the key has no default.
 
     `doc` is the description of the key in docs/configuration.md.  A number must be from `low` to `high` or in `one_of`.
-    A `runtime` key may be changed while the broker runs.  `name` is the name of the key if that is not the name of the
-    field in camelCase.  No list, representation or error shows the value of a `secret` key.
+    A `runtime` key may be changed while the broker runs.  If `name` is empty, the key's name is the field's name in
+    camelCase.  No list, representation or error shows the value of a `secret` key.
     """
     metadata = {"doc": doc, "name": name, "low": low, "high": high, "one_of": one_of, "runtime": runtime}
     if callable(default):

@@ -1,7 +1,7 @@
 """The configuration keys of RocketMQ 5.5.0, and older keys of 4.9.8, so that configuration files of RocketMQ work here.
 
-A key that `broker_config.py` or `namesrv_config.py` also has takes effect.  A few other keys may have only certain
-values (`RESTRICTIONS` in `loading.py`), because a broker that ignored them would not do what the file asks for.
+A key takes effect if `broker_config.py` or `namesrv_config.py` also has this key.  A few other keys may have only
+certain values (`RESTRICTIONS` in `loading.py`), because a broker that ignored them would not do what the file asks for.
 All other keys are ignored, with one line in the log.
 """
 

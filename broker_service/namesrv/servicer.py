@@ -1,6 +1,6 @@
 """The NameServer service: it converts between protobuf and RouteTable, which makes the decisions.
 
-The service also keeps the registration stream of each broker.
+The NameServer service also keeps the registration stream of each broker.
 """
 
 import asyncio

@@ -7,7 +7,8 @@ QUIET_TURNS = 8  # turns of the event loop; gRPC delivers calls that arrived tog
 
 
 class GroupCommit:
-    """Groups calls by quiet periods.  A period is quiet if no call has come for QUIET_TURNS turns of the event loop.
+    """Groups the calls that come between two quiet periods.  A period is quiet if no call has come for QUIET_TURNS
+    turns of the event loop.
 
     The caller stores a call at once if the call comes in a quiet period.  Later calls wait until the next quiet period
     begins; `commit` then stores them together.  A client that makes one call at a time therefore never waits, and calls

@@ -275,7 +275,7 @@ def bind(
     server: grpc.aio.Server, bind_address: str, port: int, key: str, credentials: grpc.ServerCredentials | None = None
 ) -> int:
     """Binds a server and returns its port; with `port` 0 the system chooses a free one.  Raises ConfigError."""
-    try:  # tried before gRPC does, because gRPC itself writes to standard error if the port is in use
+    try:  # the port is tried first, because gRPC writes to standard error if the port is in use
         _bound_tcp(bind_address, port).close()
     except OSError as error:
         raise _cannot_listen(key, bind_address, port, error) from error

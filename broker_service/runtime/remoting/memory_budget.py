@@ -15,7 +15,7 @@ class MemoryBudget:
         self.taken_bytes = 0
 
     async def take(self, size_bytes: int) -> None:
-        """Takes bytes from the budget, and waits until enough are left.
+        """Waits until enough bytes are left in the budget, and takes them.
 
         A request that is larger than the whole budget waits until no other bytes are taken.
         """
