@@ -20,7 +20,7 @@ _Word = TypeVar("_Word", bound=StrEnum)
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 _THIS_NETWORK, _BROADCAST = ipaddress.IPv4Network("0.0.0.0/8"), ipaddress.IPv4Network("255.255.255.255")
-_MAPPED_BITS = 96  # the length of the prefix before an IPv4 address that is mapped into an IPv6 address
+_MAPPED_BITS = 96  # bits of an IPv6 address before the IPv4 address that is mapped into it
 
 _RESOURCE_NAME = re.compile(r"[%|a-zA-Z0-9_.+-]+", re.ASCII)
 

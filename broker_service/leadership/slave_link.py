@@ -57,7 +57,7 @@ class SlaveLink:
         """Lets consumers see the records up to `visible_offset`, which the master counts as safe."""
         try:
             self._state.catch_up()
-        # replication continues after this error, and pops raise the error again
+        # replication continues after this error, and a later pop raises the error again
         except (RocketSimError, OSError) as error:
             if self._trouble != str(error):
                 logger.error("the state of consumption is not known, pops will be refused: %s", error)

@@ -21,8 +21,8 @@ class NamesrvAnswers:
     """Answers requests from the table of routes.
 
     In RocketMQ each group has a retry topic, and RocketMQ's tools find the groups by their retry topics.  RocketSim's
-    groups have a retry topic only if a RocketMQ 4 client needs one.  The answers of this name server therefore list a
-    retry topic for each group, and have a route for each of these retry topics.
+    groups have a retry topic only if a RocketMQ 4 client needs one.  So that the tools find all groups, this name
+    server lists a retry topic for each group, and answers with a route for it.
     """
 
     def __init__(self, table: RouteTable) -> None:

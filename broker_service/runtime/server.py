@@ -163,7 +163,9 @@ def _bound(family: socket.AddressFamily, address: Any) -> socket.socket:
 
 
 class Service(NamedTuple):
-    """A servicer, and the generated function that adds it to a server.  `MethodTable` explains `frequent`."""
+    """A servicer, and the generated function that adds it to a server.  `frequent` has the methods whose calls gRPC
+    awaits separately (see `MethodTable`).
+    """
 
     name: str  # the full name with the package, as in `rocketsim.NameServer`
     add_to_server: Callable[[Any, Any], Any]
@@ -175,9 +177,9 @@ class MethodTable(grpc.GenericRpcHandler):
     """The methods of a server's services.  Generated code adds methods to a MethodTable as if the table were the
     server.
 
-    gRPC's asyncio server waits for the calls of each registered method separately.  A flood of calls of one registered
+    gRPC's asyncio server awaits the calls of each registered method separately.  A flood of calls of one registered
     method therefore does not delay the calls of another one, but each registered method makes every call 1.3 µs slower.
-    Only the `frequent` methods of a service are registered, and the server waits for the calls of all other methods
+    Only the `frequent` methods of a service are registered, and the server awaits the calls of all other methods
     together.
     """
 

@@ -28,7 +28,7 @@ class OffsetAnswers:
     async def query(self, request: Request) -> Answer:
         """Answers with the group's committed offset of one queue.
 
-        As in RocketMQ, a new group gets 0 for a queue of which no message has expired, unless the request says
+        As in RocketMQ, a new group gets 0 for a queue that still has its first message, unless the request says
         `setZeroIfNotFound=false`.
         """
         queue = request.text("topic"), request.number("queueId")
