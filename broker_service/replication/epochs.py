@@ -62,7 +62,7 @@ class EpochList:
 
     @property
     def last(self) -> int:
-        """The number of the newest epoch in this list, of which the log may not have bytes yet."""
+        """The number of the newest epoch in this list; the log may still lack its bytes."""
         return self.epochs[-1].epoch if self.epochs else NO_EPOCH
 
     @property
@@ -81,7 +81,7 @@ class EpochList:
     def has_passed(self, epoch: int, epoch_id: int, log_offset: int) -> bool:
         """Returns True if, in this history, the log could have ended at `log_offset` during this epoch.
 
-        The result can be True even if the log has not reached that offset yet.  An epoch that is missing from the list
+        The result can be True even if the log has not reached `log_offset` yet.  An epoch that is missing from the list
         had no bytes.  A missing epoch counts as part of this history if its number has as many promotions as that of
         the next epoch in the list, because the same broker then began both.
         """

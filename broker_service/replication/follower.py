@@ -30,8 +30,8 @@ class Follower:
     """One replication stream, which must end after any exception; the log is consistent even then.
 
     `cuts.log_will_be_cut` is called before bytes are cut, because a start after a crash could not tell that the log was
-    cut.  `cuts.log_cut` is called as soon as bytes are removed, even if a later step fails: the next handshake finds
-    nothing left to cut, so the call could not be made up for.
+    cut.  `cuts.log_cut` is called as soon as bytes are removed, even if a later step fails, because the next handshake
+    finds nothing left to cut and would not lead to the call.
     """
 
     def __init__(

@@ -26,7 +26,9 @@ class Identity:
     mapped_file_size_consume_queue: int
 
     def check_slave(self, slave: pb.Handshake) -> None:
-        """Raises Mismatch unless the slave has this master's names and file sizes and a version that it supports."""
+        """Raises Mismatch unless the slave has this master's names and file sizes, and a version that this master
+        supports.
+        """
         if problem := too_new(f"slave-{slave.broker_id}", "replication", slave.version, REPLICATION):
             raise Mismatch(problem)
         if slave.broker_id == self.broker_id or slave.broker_id < 0:

@@ -32,7 +32,7 @@ def to_bytes(frame: MasterFrame) -> bytes:
 
 
 def from_bytes(received: bytes) -> MasterFrame:
-    """Decodes a message.  Log bytes that `to_bytes` has encoded are not copied."""
+    """Decodes a message.  Does not copy the log bytes if `to_bytes` has encoded the message."""
     log, behind = bytes_field.split(pb.MasterMessage.LOG_FIELD_NUMBER, received)
     if not log or behind:
         message = pb.MasterMessage.FromString(received)

@@ -49,8 +49,8 @@ class Wait:
 NO_WAIT = Wait(PutStatus.PUT_OK)
 
 
-# Entries (end offset, sequence or deadline; number; put; wait).  A float compares exactly with log offsets, which stay
-# far below 2**53.
+# An entry begins with an end offset, a sequence or a deadline; a number, the put and the wait follow.  A float compares
+# exactly with log offsets, which stay far below 2**53.
 _Heap = list[tuple[float, int, PendingPut, Wait]]
 
 

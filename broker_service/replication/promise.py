@@ -2,8 +2,8 @@
 
 A promotion that is not forced asks all slaves for a promise before it compares their logs.  After its promise a slave
 acknowledges nothing more to the old master, so the candidate's comparison of the logs stays true.  Candidates in Paxos
-and Raft also ask for promises, but need only those of a majority.  A pair without its master has no majority, so here
-all known slaves must promise.
+and Raft also ask for promises, but need only those of a majority.  A pair without its master has no majority, so in
+RocketSim all known slaves must promise.
 
 A promise is on disk before the candidate gets the answer.  A promise ends when the slave's log has the promised epoch.
 A promise also ends if the candidate is asked later, and answers that it is neither master nor being promoted with this

@@ -42,7 +42,7 @@ class ReplicatedLog(cold_reads.Store, Protocol):
         """
 
     def tail_crc_at(self, commit_log_offset: int, size: int) -> tuple[int, int]:
-        """Returns (size, CRC-32) of at most `size` bytes before the offset; fewer if the log begins later."""
+        """Returns (size, CRC-32) of the bytes before the offset: at most `size` bytes, or fewer if the log has fewer."""
 
     def truncate(self, offset: int, keep_in: Path | None) -> int:
         """Cuts the log back to `offset`, so that no crash brings cut bytes back; a copy of the cut bytes goes to
@@ -75,7 +75,7 @@ class MasterBroker(Protocol):
         """Returns a snapshot of all metadata, marked `complete`, with the current epoch."""
 
     def accept_offsets(self, slave_id: int, offsets: Metadata) -> None:
-        """Merges committed offsets that a slave took while this master was away; an offset only rises.
+        """Merges committed offsets that a slave took while this master was away; the merge never lowers an offset.
 
         Raises ValueError for impossible offsets.
         """
@@ -106,7 +106,7 @@ class CutListener(Protocol):
     """The receiver of a Follower's calls before and after it cuts the log."""
 
     def log_will_be_cut(self, end_offset: int) -> None:
-        """Lowers committed offsets that lie beyond the new end.
+        """Lowers committed offsets that lie beyond the log's new end.
 
         Called before the log is cut, because a start after a crash could not tell that the log was cut.
         """

@@ -76,7 +76,7 @@ class RocketMQMaster:
         """Returns a snapshot of the metadata, and the log's bounds after the snapshot was made.
 
         The log's bounds are asked for after the offsets, so that the log up to its end has all records that the offsets
-        cover.  The offset of a delay level does not lie beyond this end either, because RocketMQ appends a delayed
+        cover.  The offset of a delay level does not lie beyond the log's end either, because RocketMQ appends a delayed
         message before it moves the offset.
         """
         topics = _object(await self._ask(RequestCode.GET_ALL_TOPIC_CONFIG))

@@ -215,7 +215,8 @@ class _HaStream:
 def raise_generations(
     offsets: Iterable[ConsumerOffset], seen: dict[_Place, int], generation_of: Callable[[str, str, int], int]
 ) -> None:
-    """Gives each offset of the master a generation: a new one if the offset is lower than when it was last `seen`.
+    """Gives each committed offset of the master a generation, which is raised if the offset is lower than the one last
+    `seen`.
 
     RocketMQ resets an offset by overwriting it, but in RocketSim an offset can go back only with a new generation.
     """

@@ -315,7 +315,8 @@ class _MasterStream:
         while (refill := self._follower.next_refill(self._settings.refill_frame_bytes)) is not None:
             await write_stream(call, pb.SlaveMessage(refill=refill))
         while True:
-            # If a change shows that the master lacks offsets, they are sent before the ack that confirms the change.
+            # If a change shows that the master lacks committed offsets, the slave sends these offsets before the ack
+            # that confirms the change.
             self._follower.metadata_sequence = self._sequence
             if self._hand_back_due:
                 self._hand_back_due = False

@@ -1,7 +1,7 @@
 """Transfer is the master's side of one slave's stream.
 
 A Transfer decides what to send next, and applies the slave's messages.  The class does no I/O except on the log, and
-knows no event loop, so `master.py` calls its methods and gives them the time.
+knows no event loop: `master.py` calls its methods and passes the time to them.
 
     GREETING --handshake--> REFILL --the lost tail has arrived--> TRANSFER
             '--------------nothing was lost-----------------------^
@@ -43,7 +43,7 @@ class TransferSettings:
     # The limit for bytes that were sent and are not acknowledged.  The limit must exceed the largest record by far,
     # because an ack covers whole records only.
     in_flight_bytes: int = 32 << 20
-    # With ASYNC_MASTER, where no put waits for the slave, a message of fewer than gather_bytes is sent only gather_s
+    # With ASYNC_MASTER no put waits for the slave, so a message smaller than gather_bytes is held back until gather_s
     # after the previous message.  A message with one small record costs as much as a message with dozens.
     gather_bytes: int = 4096
     gather_s: float = 0.010

@@ -36,7 +36,7 @@ PROPERTY_RESOLUTION = "__RESOLUTION"
 
 OP_TAG = "d"
 OP_BODY = 4096  # the maximum size of a body in bytes, as in RocketMQ's transactionOpMsgMaxSize
-DEFAULT_IMMUNITY_MS = 6_000  # until the first question, if a half message comes from RocketMQ and names no time
+DEFAULT_IMMUNITY_MS = 6_000  # time to the first question for half messages of RocketMQ, which name no such time
 
 # Properties that clients and brokers set for each attempt to send a message, or for its half message.
 _NOT_CONTENT = frozenset(

@@ -13,7 +13,8 @@ class NeededLog:
     def __init__(self, log: MessageStore) -> None:
         self._log = log
         self._from = 0
-        self._noted: tuple[int, int] | None = None  # the log's end at an earlier call, and the offset that call found
+        # the log's end at an earlier call, and the offset that was found then
+        self._noted: tuple[int, int] | None = None
 
     def begins_at(self, oldest: int | None) -> int:
         """Returns the log offset from which the log is needed.  `oldest` is the log offset of the oldest waiting

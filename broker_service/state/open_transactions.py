@@ -1,4 +1,5 @@
-"""OpenTransactions keeps the half messages whose transaction has not ended.  Its content follows from the log alone.
+"""OpenTransactions keeps the half messages whose transaction has not ended.  Which half messages are open follows from
+the log alone.
 
 A half message replaces an open one with the same topic and id, because it is the same message, sent or appended again.
 """

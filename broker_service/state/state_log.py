@@ -285,7 +285,7 @@ class StateLog:
         return found.answers[0].next_offset, changes
 
     def _read_alone(self, entry: _Entry, error: RocketSimError | None = None) -> RecordChanges:
-        """Returns the changes of one record, or what is applied instead if it cannot be read.
+        """Returns the changes of one record or, if the record cannot be read, the changes that are applied instead.
 
         `error` is the error of an earlier read of this record together with others.
         """

@@ -65,7 +65,7 @@ def recall_key(topic: str, message_id: str) -> str:
 def recall_record(topic: str, message_id: str, deliver_ms: int, now_ms: int) -> Record:
     """Makes RocketMQ's delete record, which waits until the same time as the message.
 
-    Raises InvalidParameter if the delivery time is over, or if no message can have it.
+    Raises InvalidParameter if the delivery time is over, or if no message can have this delivery time.
     """
     if not 0 < deliver_ms - now_ms < MAX_TIMER_DELAY_MS:
         raise InvalidParameter("recall failed, timestamp invalid: the message is delivered, or never had that time")

@@ -161,7 +161,7 @@ class Batch(ABC):
         """Returns the number of a record whose properties contain a sector of zeros or end with a zero byte; None if no
         record has such properties.
 
-        Properties have no checksum, so recovery would take such zeros for a sector that never reached the disk.
+        Properties have no checksum, so recovery would take zeros in them for a sector that never reached the disk.
         """
 
     @abstractmethod

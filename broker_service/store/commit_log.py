@@ -173,7 +173,7 @@ class CommitLog:
         records.
 
         Raises OSError if the disk still refuses.  No other `sync` may run during this call, because the kernel reports
-        a failed sync to only one of its callers.
+        a failed sync to only one of the callers.
         """
         if self._dirty is not None:
             begin, end = self._dirty
@@ -353,8 +353,8 @@ class CommitLog:
     def decoding(self, records: bytes | memoryview, offset: int | None = None) -> Iterator[None]:
         """A context for code that decodes complete records of the log: it turns a RecordError into StoreCorrupt.
 
-        `records` begins at log offset `offset`.  Without `offset`, the position of an error is taken from the log
-        offset in the record's head, which was compared with the queue's entry when the record was read.
+        `records` begins at log offset `offset`.  Without `offset`, an error's position is the log offset in the
+        record's head, which was compared with the queue's entry when the record was read.
         """
         try:
             yield

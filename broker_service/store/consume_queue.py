@@ -24,7 +24,7 @@ from broker_service.store.open_files import OpenFiles
 ENTRY = np.dtype([("commit_log_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 ENTRY_SIZE = ENTRY.itemsize
 _OFFSET_AND_SIZE = Struct(">qi")
-FILES_TO_CHECK = 3  # the newest files, which every start checks, as RocketMQ does
+FILES_TO_CHECK = 3  # number of the newest files that every start checks, as RocketMQ does
 FILLER_SIZE = 2**31 - 1
 Entries = npt.NDArray[Any]
 NO_ENTRIES = np.empty(0, ENTRY)
@@ -419,7 +419,7 @@ class ConsumeQueue:
         self._files.remove_tree(self.directory)
 
     def _path(self, start: int) -> Path:
-        # Most calls ask for the same file, so its Path is kept, with the hash that the Path caches.
+        # Most calls ask for the same file.  Its Path is kept, because a new Path would have to compute its hash again.
         if start != self._path_start:
             self._path_start, self._last_path = start, self.directory / file_name(start)
         return self._last_path

@@ -99,8 +99,8 @@ class Cuts:
                 self._index.start_over(offset)
                 with Attempt() as beginning:
                     self._queues.begin_at(floors)
-                    # The queues' first offsets are synced first, because the master does not send these offsets again
-                    # once this log begins at the master's minimum.
+                    # The first offsets of the queues are synced before the log is made to begin at the master's
+                    # minimum, because after that the master does not send these offsets again.
                     self._queues.take_unsynced(0, 0).sync()
                     self._log.begin_at(offset)
                     self._log.create_first()

@@ -41,7 +41,7 @@ GONE = frozenset((errno.ENOENT,))
 ERRORS = ("no room", "no handle (EMFILE)", "the file is gone", "EIO and all others")
 
 VERDICTS = {
-    # each operation has a verdict for each of ERRORS
+    # each operation has one verdict for each error in ERRORS
     Operation.READ: (Verdict.GO_ON, Verdict.GO_ON, Verdict.GO_ON, Verdict.GO_ON),
     Operation.WRITE: (Verdict.REFUSE, Verdict.REFUSE, Verdict.REFUSE, Verdict.REFUSE),
     Operation.SYNC: (Verdict.STOP, Verdict.GO_ON, Verdict.GO_ON, Verdict.STOP),
@@ -92,8 +92,8 @@ class Disk(Files):
         self._root = root
         self._private = private
         self._paths: dict[int, Path] = {}  # open handle -> its path, which errors name
-        # Errors of reads and of `pwrite` never lead to a STOP, so the methods that read, and `pwrite` until `stop`, are
-        # taken from the file system unchanged.  Appends and reads thereby save a call.
+        # Errors of reads and of `pwrite` never lead to a STOP.  To save a call, the methods that read, and `pwrite`
+        # until `stop`, are therefore those of the file system.
         own = vars(Disk).keys() | {"write_atomically", "read_synced", "discard"}
         names = [name for name in dir(Files) if not name.startswith("_") and name not in own]
         self.__dict__.update({name: getattr(files, name) for name in (*names, "pwrite")})

@@ -108,8 +108,8 @@ class Durability:
     def _request(self) -> None:
         """Makes the next flushes sync queues and index, too, so that recovery starts at the current end of the log.
 
-        Each of these flushes syncs only some of the files, so that no put waits for thousands of queue files.  Only the
-        last of these flushes writes the summary and the checkpoint, which say that everything is on disk.
+        The files are spread over several flushes, so that no put waits for thousands of queue files.  Only the last
+        flush writes the summary and the checkpoint, which say that everything is on disk.
         """
         end = self._log.end_offset
         index_paths, index_timestamp, index_offset = self._index.take_unsynced()
@@ -129,7 +129,7 @@ class Durability:
         self._requests.append(replace(thorough, queues=replace(thorough.queues, paths=paths)))
 
     def void_requests(self) -> None:
-        """Makes waiting requests sync their files only, since their log offsets do not hold after a cut."""
+        """Makes waiting requests only sync their files, because their log offsets are wrong after a cut."""
         self._requests = deque(replace(request, is_void=True) for request in self._requests)
 
     def flush(self) -> int:
@@ -173,7 +173,7 @@ class Durability:
         self._disk.sync_directory(thorough.index_directory)
 
     def _note(self, thorough: ThoroughFlush) -> None:
-        """Writes the summary and the checkpoint.  On a full disk, their old files stay, and recovery takes longer."""
+        """Writes the summary and the checkpoint.  On a full disk, both old files stay, and recovery takes longer."""
         checkpoint = self.checkpoint
         checkpoint.log_timestamp = max(checkpoint.log_timestamp, thorough.timestamp)
         checkpoint.queues_log_offset = thorough.log_offset

@@ -1,6 +1,6 @@
 """Scans log bytes for records.
 
-A record has only its own size in it, so records are found one after the other.  If many records of equal size follow
+A record tells only its own size, so records must be found one after the other.  If many records of equal size follow
 each other, which is the usual case, numpy finds them in one step.
 """
 

@@ -145,7 +145,8 @@ class OffsetJournal:
     def _take_back(self, end: int) -> None:
         """Removes what a failed append wrote.
 
-        Without the removal, a partial line could precede a whole one, and a refused line could be replayed.
+        If the bytes of a failed append stayed, a partial line could precede a whole one, and a refused line could be
+        replayed.
         """
         self._dirty = max(self._dirty, end)
         try:

@@ -3,8 +3,8 @@
 The summary, `rocketsim/queues.json`, has a log offset up to which everything is on disk, and the offset range that each
 queue had then.  A queue is damaged if it has fewer entries after a restart than the summary says.
 
-The floors, `rocketsim/queue_offsets.json`, have the next queue offset of each queue of a deleted topic.  If the topic
-is created again, its queues continue at these offsets, and its old records do not come back.
+The floors, `rocketsim/queue_offsets.json`, have the next queue offset of each queue of a deleted topic.  If a deleted
+topic is created again, its queues continue at its floors, and its old records do not come back.
 """
 
 import logging
@@ -67,8 +67,8 @@ class QueueTable:
     def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """Returns the queue; None if it does not exist.
 
-        A queue of a deleted topic has no entries and no files.  The next message in such a queue gets the offset at
-        which the queue ended when its topic was deleted.
+        A queue of a deleted topic has no entries and no files.  The next message in a queue of a deleted topic gets the
+        offset at which the queue ended when the topic was deleted.
         """
         key = topic, queue_id
         queue = self._queues.get(key)
@@ -116,8 +116,8 @@ class QueueTable:
         """Returns the first of these extents, in log order, that begins more than `_LONGEST_GAP` entries behind its
         queue's end.
 
-        A master never leaves so many queue offsets unused, so the queue offset in the record is damaged.  Filling the
-        gap with entries could take more room than the disk has.
+        A master never leaves so many queue offsets unused, so the queue offset of such an extent is damaged.  Filling
+        the gap with entries could take more room than the disk has.
         """
         ends: dict[QueueKey, int] = {}
         found: list[QueueExtent] = []

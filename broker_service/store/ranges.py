@@ -42,8 +42,8 @@ class Span(NamedTuple):
 
 @dataclass(slots=True)
 class RangeAnswer:
-    """The answer to a span, or to the part of it that fits into the frame: `count` messages before queue offset
-    `next_offset`.
+    """The answer to a span, or to the part of the span that fits into the frame.  The answer has `count` messages
+    before queue offset `next_offset`.
 
     If `count` is 0, `status` is the reason.
     """

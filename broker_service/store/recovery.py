@@ -1,6 +1,6 @@
 """Recovery at a start finds the end of the log, cuts a damaged tail, and makes the queues agree with the log.
 
-How much of the log it scans depends on the state of the store:
+How much of the log recovery scans depends on the state of the store:
 
 | state of the store                          | what is scanned                                                   |
 |---------------------------------------------|-------------------------------------------------------------------|
