@@ -82,8 +82,8 @@ class EpochList:
         """Returns True if, in this history, the log could have ended at `log_offset` during this epoch.
 
         The result can be True even if the log has not reached `log_offset` yet.  An epoch that is missing from the list
-        had no bytes.  A missing epoch counts as part of this history if its number has as many promotions as that of
-        the next epoch in the list, because the same broker then began both.
+        had no bytes.  A missing epoch counts as part of this history if the next epoch in the list belongs to the same
+        promotion, because the same broker then began both.
         """
         for index, entry in enumerate(self.epochs):
             if entry.epoch == epoch:

@@ -1,10 +1,10 @@
 """PendingPuts has the puts and commits that wait for a disk or a slave.  Pure: callers pass the time as the argument
 `now`.
 
-A put waits for a flush and for a slave at the same time.  A commit waits for a slave's log, which must have the records
-that the offset covers, and for a slave's journal of offsets.  Each wait ends once, with OK, or at its deadline with
-another status.  A put ends when all its waits have ended.  If several waits failed, the slave's status is the answer,
-as in RocketMQ (table D4 of docs/decision_tables.md).
+A put waits for a flush and for a slave at the same time.  A commit waits until a slave's log has the records that the
+offset covers, and a slave's journal has the offset.  Each wait ends once, with OK, or at its deadline with another
+status.  A put ends when all its waits have ended.  If several waits failed, the slave's status is the answer, as in
+RocketMQ (table D4 of docs/decision_tables.md).
 """
 
 import heapq
@@ -117,7 +117,7 @@ class PendingPuts:
 
 
 class _Queue:
-    """The waits for one kind of offset or sequence, in one heap by that number and in another by deadline.
+    """The waits for one kind of offset or sequence, in two heaps: one is ordered by this number, the other by deadline.
 
     Waits that have ended are removed from the heaps later.
     """

@@ -1,6 +1,7 @@
 """The protocols that replication needs from the store and the broker.  The tests have fakes for these protocols.
 
-All methods are called on the event loop's thread, unless they say otherwise, and must not wait for the network.
+All methods are called on the event loop's thread, unless their docstrings say otherwise, and must not wait for the
+network.
 """
 
 from collections.abc import Iterable
@@ -42,7 +43,7 @@ class ReplicatedLog(cold_reads.Store, Protocol):
         """
 
     def tail_crc_at(self, commit_log_offset: int, size: int) -> tuple[int, int]:
-        """Returns (size, CRC-32) of the bytes before the offset: at most `size` bytes, or fewer if the log has fewer."""
+        """Returns (size, CRC-32) of the bytes before the offset: at most `size`, or fewer if the log has fewer."""
 
     def truncate(self, offset: int, keep_in: Path | None) -> int:
         """Cuts the log back to `offset`, so that no crash brings cut bytes back; a copy of the cut bytes goes to
@@ -135,7 +136,8 @@ class SlaveBroker(CutListener, Protocol):
         """Returns the committed offsets that the master lacks: this slave took them while the master was away, or the
         master lost them.
 
-        The slave calls this method at every connect, so the method must return such an offset until the master has it.
+        The slave calls this method at every connect, so the method must go on returning an offset until the master has
+        it.
         """
 
     def replicated(self, visible_offset: int) -> None:

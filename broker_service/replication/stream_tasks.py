@@ -16,7 +16,8 @@ async def run_together(*work: Coroutine[Any, Any, object]) -> None:
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        # No TaskGroup is used, because a TaskGroup would lose a cancellation from outside while one of its tasks fails.
+        # No TaskGroup is used, because a TaskGroup loses a cancellation from outside if it comes while one of the tasks
+        # fails.
         ended = [task for task in tasks if task.done()]
         for task in tasks:
             task.cancel()

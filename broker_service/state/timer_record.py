@@ -1,7 +1,7 @@
 """Pure functions for the records of messages with a delivery time: their waiting, their recall and their delivery.
 
-A waiting message is a record of queue 0 of RocketMQ's `rmq_sys_wheel_timer`.  A message that is delivered, or moved to
-the end of the log, is a copy that names the waiting record, so that appending the copy also settles the waiting record.
+A waiting message is a record of queue 0 of RocketMQ's `rmq_sys_wheel_timer`.  When a message is delivered, or moved to
+the end of the log, the appended copy names the waiting record and thereby settles it.
 """
 
 from collections.abc import Iterator

@@ -35,7 +35,7 @@ class Timers:
 
     @property
     def weight(self) -> int:
-        """Returns the memory that is used, as a number of waiting messages."""
+        """Returns how much memory the timers take, counted in waiting messages."""
         return self.count + len(self.unread) + RECALL_WEIGHT * self._recall_count
 
     def next_second(self) -> int | None:

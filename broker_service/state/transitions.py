@@ -140,8 +140,8 @@ class TakeInOrder:
 
 @dataclass(frozen=True, slots=True)
 class Return:
-    """Ends deliveries without an ack, in a group that consumes in order.  The messages then wait again, in their old
-    places.
+    """Ends deliveries without an ack, in a group that consumes in order, so that the messages wait in their old places
+    again.
     """
 
     place: Place

@@ -70,7 +70,8 @@ class CommitLog:
     # --- files ----------------------------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Lists the files.  The caller must then call `check_files` of log_files.py, and recovery sets `end_offset`.
+        """Lists the files.  After `load`, the caller must call `check_files` of log_files.py; recovery then sets
+        `end_offset`.
 
         Raises StoreCorrupt if a file's name is not a multiple of the file size.
         """

@@ -7,7 +7,7 @@
 - REFUSE: the write has not happened and its caller gets the error; later writes are tried as usual.
 - STOP: a sync failed.  The kernel may have dropped the bytes it could not write and marked their pages clean, so a
   second sync would succeed although these bytes are not on disk.  After a STOP nothing is written, and the store is not
-  marked as closed.  The next start writes the bytes in doubt again.
+  marked as closed; the next start writes the bytes in doubt again.
 """
 
 import errno

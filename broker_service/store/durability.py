@@ -5,7 +5,7 @@ that everything is on disk.
 
 `flush` holds `lock`.  The event loop also holds `lock` while it cuts the log and while it zeroes the bytes of a failed
 write, because neither may happen during a sync.  A cut lowers `flushed` under the lock.  After a flush the event loop
-therefore reads `flushed`, because the value that the flush returned can be too high by then.
+reads `flushed` and not the value that the flush returned, because a cut may have made that value too high.
 """
 
 import logging

@@ -33,7 +33,7 @@ class Flushed:
 
     @property
     def is_of_an_open_store(self) -> bool:
-        """True if a clean stop did not write this value.
+        """True if this value was not written by a clean stop.
 
         For an empty log the result is always False, because the value of an empty log does not show how the store
         stopped.

@@ -2,7 +2,8 @@
 
 The version is raised only when an older version of RocketSim would misread what a newer one has written:
 
-- Version 1 has no such file.  RocketMQ's own directories, and those of RocketSim 9157579 and earlier, are version 1.
+- Version 1 has no `format.json`.  RocketMQ's own directories, and those of RocketSim 9157579 and earlier, are version
+  1.
 - Version 2: epochs have ids, which older versions would drop.
 """
 

@@ -61,9 +61,9 @@ class Search:
     """A search for a key among records before log offset `before`, stored up to `until_ms`, newest first.
 
     `budget` limits the number of steps along chains, since each step is a read.  A search is repeated if a part of a
-    file was not in memory.  Each step therefore lowers `before`, so that the repeated search does not examine the same
-    entries again.  A repeated search only follows the chain again from the slot to the first entry before `before`,
-    which takes few steps and does not count.
+    file was not in memory.  Each step lowers `before`, so that a repeated search does not examine the same entries
+    again.  A repeated search only follows the chain again from the slot to the first entry before `before`, which takes
+    few steps and does not count.
     """
 
     before: int  # log offset; only records before it are still to be searched

@@ -129,8 +129,8 @@ class MessageStore:
         self._queues.load_floors()
         flushed = self._durability.load()
         behind_gap = check_files(self.log, self._open_files, flushed.offset if flushed else None)
-        # The file `abort` may be missing if the disk was full.  The file of the flushed offset then shows whether the
-        # stop was clean, because only a clean stop writes a tail size.
+        # The file `abort` may be missing if the disk was full, but the file of the flushed offset also shows whether
+        # the stop was clean, because only a clean stop writes a tail size.
         clean = self._lock.was_closed and not (flushed and flushed.is_of_an_open_store and self.log.starts)
         self.recovery = recover(
             self.log,

@@ -39,7 +39,7 @@ class QueueReader:
         return min_offset if min_offset <= self._table.began_at(topic, queue_id) else None
 
     def end_at(self, topic: str, queue_id: int, log_offset: int) -> int:
-        """Returns the end that the queue had when the log ended at `log_offset`, but at least its current minimum."""
+        """Returns the queue's end when the log ended at `log_offset`, or its current minimum if that is larger."""
         queue = self._table.get(topic, queue_id)
         return 0 if queue is None else queue.max_at(log_offset)
 

@@ -1,7 +1,7 @@
 """QueueTable has all consume queues of a store, and two files about them: the summary and the floors.
 
-The summary, `rocketsim/queues.json`, has a log offset up to which everything is on disk, and the offset range that each
-queue had then.  A queue is damaged if it has fewer entries after a restart than the summary says.
+The summary, `rocketsim/queues.json`, has a log offset up to which everything is on disk, and each queue's range of
+offsets at that point.  A queue is damaged if it has fewer entries after a restart than the summary says.
 
 The floors, `rocketsim/queue_offsets.json`, have the next queue offset of each queue of a deleted topic.  If a deleted
 topic is created again, its queues continue at its floors, and its old records do not come back.

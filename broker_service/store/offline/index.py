@@ -186,8 +186,8 @@ class OfflineIndexFile:
 class OfflineIndex:
     """All index files of a store.
 
-    The constructor checks each file by itself.  The caller must then call `compare` for all parts of the log, in order,
-    and `findings` last.
+    The constructor checks each file by itself.  After construction, the caller must call `compare` for all parts of the
+    log, in order, and `findings` last.
     """
 
     def __init__(self, directory: Path) -> None:
