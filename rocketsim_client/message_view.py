@@ -54,7 +54,7 @@ class MessageView:
 
     @property
     def queue_offset(self) -> int:
-        """The message's position in the queue, whose first message has 0."""
+        """The message's position in its queue, counted from 0."""
         return self.record.queue_offset
 
     @property

@@ -304,7 +304,7 @@ class QueueBounds:
     readable: bool = True
     writable: bool = True
     log_epoch: LogEpoch = field(default=NO_EPOCH, compare=False)
-    # Each of the caller's leader epochs that are over -> the offset at which it ended in this queue.
+    # Each leader epoch that the caller has asked about, and that is over -> the offset at which it ended in this queue.
     ends_in: Mapping[LogEpoch, int] = field(default_factory=dict, compare=False)
     offers_streams: bool = field(default=False, compare=False)  # the broker offers plain sockets for pulls of ranges
     # How often the named group has pulled ranges of the topic since the broker's start, over plain sockets and over

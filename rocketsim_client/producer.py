@@ -87,9 +87,10 @@ class Producer:
 
     `tls`, `tls_ca`, `tls_cert` and `tls_key` are as for Cluster.
 
-    When a broker asks how a transaction that nobody has ended should end, `checker` is called with the transaction's
-    message.  The checker returns True to commit the transaction, False to roll it back, or None if that is not known
-    yet.  The checker is called in a thread of the producer, also for transactions of other producers of the topic.
+    If a transaction is neither committed nor rolled back, the broker asks a producer of the topic, and the producer
+    calls `checker` with the transaction's message.  The checker returns True to commit the transaction, False to roll
+    it back, or None if that is not known yet.  The checker is called in a thread of the producer, also for transactions
+    of other producers of the topic.
 
     Options that are not described here have RocketMQ's names and meanings.  `send_msg_timeout_ms`,
     `send_msg_max_timeout_per_request_ms`, `linger_ms` and `poll_name_server_interval_ms` are older names of the
@@ -259,11 +260,11 @@ class Producer:
         later.  `deliver_at` is a datetime (without a time zone: this machine's local time), or seconds since 1970, at
         most three days ahead.  A `deliver_at` in the past means no delay.  The result of a delayed message has the
         message's offset in the internal topic where it waits.  Delayed messages of one `message_group` are delivered in
-        the order of their times, and within a second in the order of their sends.
+        the order of their times.  Messages for the same second are delivered in the order of their sends.
 
         Raises SendFailed if no broker has acknowledged the message within the timeout and the retries.  A producer with
-        a spool raises SpoolFailed instead, and only if the message could not be spooled either.  Raises MessageIllegal
-        if the message cannot be sent as it is.
+        a spool does not raise SendFailed, but raises SpoolFailed if the message could not be spooled either.  Raises
+        MessageIllegal if the message cannot be sent as it is.
         """
         timeout = self._options.timeout_s if timeout_s is None else timeout_s
         deadline = self._clock() + timeout
@@ -286,9 +287,9 @@ class Producer:
         key: str | None = None,
         deliver_at: datetime | float | None = None,
     ) -> "Future[SendResult]":
-        """Accepts the message and returns at once.  The call waits only while messages of `buffer_bytes` are accepted
-        and not acknowledged.  The timeout begins when the message's batch is sent.  A callback of the future runs in a
-        sender thread, so it must not wait for another send.  `deliver_at` is as for `send`."""
+        """Accepts the message and returns at once.  The call waits only while the messages that are accepted and not
+        acknowledged have `buffer_bytes`.  The timeout begins when the message's batch is sent.  A callback of the
+        future runs in a sender thread, so it must not wait for another send.  `deliver_at` is as for `send`."""
         return self._accept(message, queue, one_of(message_group, key), Kind.ASYNC, deliver_at=deliver_at)
 
     def send_oneway(

@@ -345,8 +345,8 @@ class PullConsumer:
     # --- the group's offsets --------------------------------------------------------------------------------------
 
     def committed(self, queue: MessageQueue) -> int:
-        """Returns the next offset to read, or -1 if the group has no offset, according to the queue's master.  While
-        the master does not answer, returns the newest offset of its slaves.  Raises MasterNotExist if only slaves
+        """Asks the queue's master for the offset that the group reads next, which is -1 if the group has no offset.
+        While the master does not answer, returns the newest offset of its slaves.  Raises MasterNotExist if only slaves
         answer and none of them has an offset, because the master may have one."""
         return self.committed_all([queue])[queue]
 

@@ -14,8 +14,8 @@ FRAME_BYTES = 3 << 20
 
 
 class RangeProgress:
-    """How far each range of a pull has been read.  Each new stream has only the unfinished ranges, so the numbers of
-    ranges in its segments are translated to the numbers in the caller's list."""
+    """How far each range of a pull has been read.  Each new stream has only the unfinished ranges, so the range numbers
+    in the stream's segments are translated to those of the caller's list."""
 
     def __init__(self, ranges: Ranges) -> None:
         self._ranges: list[QueueRange | OffsetRange] = list(ranges)

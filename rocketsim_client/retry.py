@@ -40,9 +40,10 @@ from rocketsim_client.model import MASTER_ID
 
 class Another(StrEnum):
     YES = "yes"
-    # Only a slave's answer leads to another member, because a slave may not know a new topic or group yet.
+    # Another member is asked only after a slave's answer, because a slave may not know a new topic or group yet.
     OF_A_SLAVE = "if a slave says it"
-    # A task of the Spark source asks another broker, but a pull of single messages raises the error.
+    # After a wrong answer, a task of the Spark source asks another broker, but a pull of single messages raises the
+    # error.
     BY_A_TASK = "by a task"
     NO = "no"
 

@@ -12,7 +12,7 @@ DEFAULT_TOPIC = "TBW102"  # the topic whose route has the brokers that create to
 
 @dataclass(frozen=True, slots=True)
 class QueueData:
-    """The numbers of queues that one broker name has of a topic."""
+    """How many read queues and write queues of a topic one broker name has."""
 
     broker_name: str
     read_queue_nums: int
@@ -22,9 +22,9 @@ class QueueData:
 
 @dataclass(frozen=True, slots=True)
 class BrokerData:
-    """The members of one broker name: broker id -> address, where 0 is the master.  `epoch` is the newest known
-    leader epoch.  `roles` maps broker ids to ASYNC_MASTER, SYNC_MASTER or SLAVE, for members whose version tells
-    their role."""
+    """The members of one broker name: broker id -> address, where 0 is the master.  `epoch` is the newest known leader
+    epoch.  `roles` maps broker ids to ASYNC_MASTER, SYNC_MASTER or SLAVE, for members whose version reports the
+    role."""
 
     cluster_name: str
     broker_name: str

@@ -14,7 +14,7 @@ MAX_GROUP_SIZE = 255
 # The bytes of a record beside body, topic and the caller's properties: the fixed fields and UNIQ_KEY.
 OVERHEAD = record.MIN_SIZE + len(record.PROPERTY_UNIQ_KEY) + 32 + 2
 
-_LONG_TEXT = 500  # characters; a shorter text certainly fits into a record, and only longer ones are checked
+_LONG_TEXT = 500  # characters; shorter tags and keys certainly fit into a record, and need no full check
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 # The broker creates the retry topics, and clients may read them.
 _RETRY_TOPIC = re.compile(rf"{RETRY_PREFIX}[%|a-zA-Z0-9_+-]*")
@@ -42,8 +42,8 @@ _ARGUMENTS = {
 
 
 def seconds(value_s: float | None, older_name_ms: float) -> float:
-    """Returns the duration in seconds, which is `value_s`, or, if that is None, the milliseconds of the option's older
-    name."""
+    """Returns `value_s`.  If `value_s` is None, returns the value of the option's older name, converted from
+    milliseconds to seconds."""
     return older_name_ms / 1000 if value_s is None else value_s
 
 

@@ -9,11 +9,11 @@ from rocketsim_client.model import MessageQueue, by_broker
 if TYPE_CHECKING:
     from rocketsim_client.cluster import Cluster
 
-# Each call takes a thread of this process, and one of the long polls that its broker holds at most (maxLongPolls).  A
-# query that would need more than MOST_CALLS calls does not wait at brokers.
+# Each call takes a thread of this process, and one of the broker's long polls, whose number is limited (maxLongPolls).
+# A query that would need more than MOST_CALLS calls does not wait at brokers.
 MOST_CALLS = 16
-# The time in seconds that a call waits.  With a long time, an idle query makes fewer calls, because it uses one call
-# for many triggers.  With a short time, a process that is not stopped properly ends sooner.
+# The time in seconds that a call waits.  A large CALL_S saves calls, because an idle query uses one call for many
+# triggers.  With a small CALL_S, a process that is not stopped properly ends sooner.
 CALL_S = 2.0
 
 Place = tuple[str, str]  # topic, broker name
@@ -22,8 +22,8 @@ Place = tuple[str, str]  # topic, broker name
 class RecordWaits:
     """Makes one waiting call for each topic at each broker name.  A wait ends with the first answer.
 
-    Calls without an answer go on after the wait, until their own time is over, and the next wait uses them.  In this
-    way a broker name never has more than one call for a topic, and no message that comes between two waits is missed.
+    Calls without an answer go on after the wait, until their own time is over.  The next wait uses these open calls, so
+    that a broker name never has more than one call for a topic, and no message that comes between two waits is missed.
     """
 
     def __init__(self, cluster: "Cluster") -> None:

@@ -112,7 +112,7 @@ def check_schema(schema: StructType, options: SourceOptions) -> None:
     """Checks a user's schema, which must name known columns with their types.
 
     The schema may declare a column NOT NULL only if every message has a value for the column, because Spark would
-    otherwise read a null as some value.
+    otherwise read a null as an arbitrary value.
     """
     columns = all_columns(options)
     if not schema.fields:

@@ -39,10 +39,10 @@ class QueueStates:
 
     bounds: dict[MessageQueue, QueueBounds] = field(default_factory=dict)
     gone: set[MessageQueue] = field(default_factory=set)  # the master answered that it has no such topic or queue
-    # Queues for which no broker has answered, or only a slave that lacks them.
+    # Queues for which no broker has answered, or for which only a slave has answered that does not have the queue.
     unreachable: dict[MessageQueue, Exception] = field(default_factory=dict)
-    # The final ends of queues in `gone` that the topic once had, and that take no messages any more.  Older brokers do
-    # not report final ends.
+    # Each queue in `gone` that exists, but is neither readable nor writable any more -> its final end.  Older brokers
+    # do not report final ends.
     closed: Offsets = field(default_factory=dict)
 
     @property

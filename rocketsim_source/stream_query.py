@@ -191,7 +191,7 @@ class StreamQuery:
     def _queue_states(self, start: StreamOffset, queues: set[MessageQueue]) -> QueueStates:
         """Returns the bounds of all queues.
 
-        If a queue seems truncated, its broker is asked again until this is certain.
+        If a queue seems truncated, its broker is asked again until the truncation is certain.
         """
         asked = sorted({queue for queue in start.offsets if self.options.reads(queue)} | queues)
         begun = time.monotonic()

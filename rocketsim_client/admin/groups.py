@@ -67,8 +67,8 @@ class GroupCommands(Commands):
 
     def consumer_connection(self, group: str) -> list[GroupClient]:
         """Returns the clients that have consumed with the group lately, as seen by the master of each broker name, or
-        by its slaves while there is no master.  A client that pops messages is listed for a minute after its last call,
-        and a client that commits offsets for ten minutes."""
+        by its slaves while there is no master.  A client that pops messages is listed for one minute after its last
+        call.  A client that commits offsets is listed for ten minutes."""
         request = pb.ConsumerConnectionRequest(consumer_group=group)
         found: list[GroupClient] = []
         for name in sorted({member.broker_name for member in self.cluster_list()}):

@@ -68,14 +68,14 @@ class InFlight:
 
     def _forget_overdue(self, key: OrderKey, now: float) -> None:
         """Forgets a message of this group that is past its deadline, because it may never be acknowledged or given
-        back.  The messages behind an overdue message are forgotten, too, because the broker delivers them again after
-        it.  The method is called when the broker delivers the message group again."""
+        back.  The messages behind an overdue message are forgotten, too, because the broker delivers all of them again.
+        The method is called when the broker delivers the message group again."""
         handle = self._busy.get(key, "")
         if (held := self._held.get(handle)) is not None and held.deadline <= now:
             self.settle_with_those_behind(handle)
 
     def hand_out(self, at_most: int, now: float) -> list[ReceivedMessage]:
-        """Returns waiting messages that a caller may process now, `at_most` of them."""
+        """Returns at most `at_most` of the waiting messages that a caller may process now."""
         found: list[ReceivedMessage] = []
         passed_over: list[str] = []
         while self._waiting and len(found) < at_most:

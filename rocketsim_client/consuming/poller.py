@@ -220,8 +220,8 @@ class Poller:
         source.retry_at = self._clock() + (10.0 if holds_up_others else POLLS.pause_s(source.failures))
 
     def end(self, until: float) -> None:
-        """Ends the call of the thread that asks brokers, and waits for that thread.  The thread still puts the messages
-        of a last answer into the inbox.
+        """Ends the call of the thread that asks brokers, and waits until that thread has put the messages of its last
+        answer into the inbox.
 
         First the broker is asked to answer its long poll at once, because an open long poll would take the messages
         that the close gives back.  If the broker does not answer within a second, the call is cancelled, and messages

@@ -33,8 +33,8 @@ class Settlement:
 
     `what` names the settlement in errors.  `call` settles messages of one topic at one broker's address, with a timeout
     in seconds.  `done` is called with the receipt handle of each settled message.  `gives_back` is True for a call that
-    ends deliveries, so that a repeated call may find the deliveries ended already.  `renews` is True for a renewal, for
-    which no caller waits, and which leaves out messages that were settled in the meantime.
+    ends deliveries, so that a repeated call may find the deliveries ended already.  `renews` is True for a renewal.  No
+    caller waits for a renewal, and a renewal ignores messages that were settled in the meantime.
     """
 
     what: str
@@ -101,7 +101,7 @@ class Settler:
                 return self._change(some, changes, address, left_s)
 
             # `done` settles a message, and the messages that were behind it before the call.  Messages that have come
-            # during the call stay in flight, because the broker may already have delivered them for a second time.
+            # during the call stay in flight, because they may be new deliveries of the same messages.
             def done(handle: str) -> None:
                 for other in behind.get(handle, ()):
                     in_flight.settle(other.receipt_handle)

@@ -15,7 +15,7 @@ RETRY_MS = 1000  # the pause after a failure, and after a commit that a slave to
 
 
 class Conflict(NamedTuple):
-    """Says that another consumer has committed further than this query."""
+    """Says that another consumer has committed a higher offset than this query."""
 
     queue: MessageQueue
     ours: int
@@ -30,8 +30,8 @@ class GroupConflict(RuntimeError):
 class CommitLedger:
     """The offsets that a group should have, and those that its brokers are known to have.
 
-    Every offset in the ledger is that of the record which is read next.  This query never commits a smaller offset than
-    a broker has.
+    Every offset in the ledger is the offset of the record that is read next.  This query never commits a smaller offset
+    than a broker has.
     """
 
     reconcile_interval_ms: int

@@ -60,8 +60,8 @@ def secret(name: str) -> Any:
 
 
 def unsupported(name: str, *only: str) -> Any:
-    """Declares an option of RocketMQ or Kafka that is not implemented.  A value is accepted only if it asks for what
-    happens without the option.
+    """Declares an option of RocketMQ or Kafka that is not implemented.  The option is accepted only with values that
+    describe what happens anyway.
     """
     return field(default=None, metadata={"option": Option(name, text, (), tuple(value.lower() for value in only))})
 

@@ -1,5 +1,5 @@
-"""Parses the options that say where to start and to end.  A position option is a word, number or timestamp for all
-queues, or JSON that has words, numbers or timestamps by topic, broker name and queue id.  Pure.
+"""Parses the options that say where to start and to end.  A position option has one value for all queues (a word,
+number or timestamp), or is JSON with such values by topic, broker name and queue id.  Pure.
 
     "earliest"    "committed,latest"    {"T":"earliest"}    {"T":{"broker-a":-1}}    {"T":{"b":{"0":23,"*":"latest"}}}
 
@@ -157,8 +157,8 @@ def iso(ms: int) -> str:
 
 
 def refuse_ambiguous(ms: int) -> None:
-    """Refuses a timestamp that looks like a date (20260131), a date and time, or seconds.  Such a number of
-    milliseconds would be a moment in 1970 or in a later century, and nobody would notice.
+    """Refuses a timestamp that looks like a date (20260131), a date and time, or seconds.  Without this check, such a
+    number would mean a moment in 1970 or in a later century, and nobody would notice.
     """
     digits = str(ms)
     meant = None

@@ -30,7 +30,7 @@ from rocketsim_source.options.option_values import (
 from rocketsim_source.options.source_options import FROM_SPARK, SourceOptions, one_of
 
 ROUTE_S = 1.0  # a task asks for routes again after this time
-ID_VERSION = 1  # the newest scheme of `row_ids.py`
+ID_VERSION = 1  # the newest way to make ids in `row_ids.py`
 # Options of a stream that Spark also passes to the sink.
 FROM_SPARK_STREAMS = (
     "checkpointLocation",

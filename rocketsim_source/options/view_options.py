@@ -24,7 +24,7 @@ from rocketsim_source.options.source_options import FROM_SPARK, SourceOptions, t
 
 MESSAGES = "messages"
 VIEWS = ("lag", "offsets", "queues", "groups", "brokers")
-# The views that the option group can narrow, and those that topics can narrow.
+# The views that the option group can restrict, and the views that the options topic and subscribe can restrict.
 OF_A_GROUP = frozenset({"lag", "offsets", "groups"})
 OF_TOPICS = frozenset({"lag", "offsets", "queues"})
 

@@ -3,8 +3,8 @@ back.  Pure.
 
 The restart of a broker loses nothing, but a promoted slave may lack records that were already read.  Offsets alone do
 not tell a restart from a promotion, because the promoted slave's log soon grows past the lost offsets again, with other
-records.  With each offset, the checkpoint therefore keeps the newest leader epoch at the time of reading.  The source
-asks the brokers at which offset the epoch of the checkpoint ended, as Kafka's consumers do (KIP-320).
+records.  To detect a promotion, the checkpoint keeps with each offset the newest leader epoch at the time of reading.
+The source asks the brokers at which offset the epoch of the checkpoint ended, as Kafka's consumers do (KIP-320).
 """
 
 import re

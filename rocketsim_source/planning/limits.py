@@ -43,8 +43,8 @@ class Limits:
         """Returns how many records of each queue to take.  `record_bytes` is the mean size of a queue's records, if
         known.
 
-        The byte limit becomes the number of records that fit at the mean size of this backlog, so a batch can exceed
-        the byte limit a little.  A batch always has at least one record.
+        The byte limit is converted to a number of records of the backlog's mean size, so a batch can exceed the byte
+        limit a little.  A batch always has at least one record.
         """
         taken = {queue: backlog for queue, backlog in backlogs.items() if backlog > 0}
         if self.max_offsets_per_queue is not None:

@@ -4,14 +4,14 @@
      "split":{"bytes":6400,"cores":8,"rule":2},"start":{"TopicA":{"broker-a":{"0":100}}},"v":1}
 
 Spark compares offsets as JSON text, so keys are always sorted and values are whole numbers.  `split` says how the batch
-that ends at this offset is cut into partitions.  A driver with other cores, options or code that runs the batch again
-then cuts the batch in the same way.  Checkpoints of older versions have no `split`.
+that ends at this offset is cut into partitions.  With `split`, a driver with other cores, options or code cuts the
+batch in the same way when it runs the batch again.  Checkpoints of older versions have no `split`.
 
-When Spark replays a query's first batch, it asks for the initial offset again.  If `latest` has moved by then, the
-replay would start later and lose the records in between without an error.  The end offset of the first batch therefore
-also has the start of that batch (`start`), and a replay begins there.  While a query has nothing to read, its first
-batch is empty and only writes the start into the checkpoint.  The offset of an empty first batch is marked
-`"anchor":1`.
+When Spark replays a query's first batch, it asks for the initial offset again.  If `latest` has moved before the
+replay, the replay would start later and lose the records in between without an error.  So that a replay begins at the
+same offsets, the end offset of the first batch also has the start of that batch (`start`).  While a query has nothing
+to read, its first batch is empty and only writes the start into the checkpoint.  The offset of an empty first batch is
+marked `"anchor":1`.
 """
 
 from dataclasses import dataclass, field

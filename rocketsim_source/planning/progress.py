@@ -18,9 +18,10 @@ SAMPLES = 256
 
 
 class LagClock:
-    """Measures the least time that the oldest unread record of a queue has waited.
+    """Measures how long the oldest unread record of a queue has waited.
 
-    The waiting time starts when the driver first sees that the queue has grown beyond the record.
+    The waiting time starts when the driver first sees that the queue has grown beyond the record, so the record may
+    have waited longer.
     """
 
     def __init__(self) -> None:

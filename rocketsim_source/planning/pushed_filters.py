@@ -96,7 +96,7 @@ class PushedFilters:
         return cls(tuple(of_queues), offsets, times, tags)
 
     def narrowed(self, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
-        """Cuts the ranges by queue and offset.  Leaves out a range of which no record remains."""
+        """Cuts the ranges by queue and offset.  Leaves out ranges that become empty."""
         if self.tags == frozenset() or self.store_times.low >= self.store_times.high:
             return []
         kept = (one for one in ranges if all(_verdict(f, _OF_QUEUE[column](one.queue)) for column, f in self.of_queues))
@@ -121,7 +121,8 @@ class PushedFilters:
 
     def expression(self, given: str) -> str:
         """Returns the tag expression with which the brokers filter.  If the options' expression `given` selects
-        everything, and the query's filters name tags, the result selects these tags.  Otherwise the result is `given`.
+        everything, and the query's filters name tags, the result selects these tags.  In all other cases the result is
+        `given`.
 
         The result is also `given` if a tag cannot be written in an expression.
         """

@@ -37,13 +37,13 @@ class QueueWatch:
         self._reported: set[str] = set()
 
     def discover(self, *, must_exist: bool = False, must_answer: bool = False) -> set[MessageQueue]:
-        """Returns the queues that the option assign names, or else the queues that the name servers know of the topics
-        to read.  The name servers are asked again every queueDiscoveryIntervalMs.  A queue may be missing because its
-        broker is down, so its master is asked before the queue counts as deleted.
+        """Returns the queues that the option assign names, or else all queues of the topics to read that the name
+        servers know.  The name servers are asked again every queueDiscoveryIntervalMs.  A queue may be missing because
+        its broker is down, so its master is asked before the queue counts as deleted.
 
         With `must_exist` the name servers are asked at once, and an unknown topic is an error.  A query sets
-        `must_exist` only when it starts.  At the start an unknown topic is probably misspelt, but later the topic's
-        brokers may just be down.  With `must_answer` an error is raised if the name servers do not answer.
+        `must_exist` only when it starts.  When a query starts, an unknown topic is probably misspelt, but later the
+        topic's brokers may just be down.  With `must_answer` an error is raised if the name servers do not answer.
         """
         now = self._clock()
         fresh = must_exist or self._discovered_ms is None

@@ -103,7 +103,7 @@ def split_up(ranges: Sequence[OffsetRange], at_least: int) -> list[OffsetRange]:
 
 
 def pack(ranges: Sequence[OffsetRange], partitions: int, max_records: int | None) -> list[list[OffsetRange]]:
-    """Puts the ranges, largest first, each into the partition with the fewest records.  Adds a partition if a range
+    """Puts each range, the largest first, into the partition with the fewest records.  Adds a partition if a range
     would make its partition larger than `max_records`."""
     bins: list[tuple[int, int, list[OffsetRange]]] = [(0, index, []) for index in range(partitions)]
     for queue_range in sorted(ranges, key=lambda queue_range: (-count(queue_range), queue_range)):

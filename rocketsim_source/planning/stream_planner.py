@@ -27,7 +27,8 @@ def cut_off(start: StreamOffset, bounds: Mapping[MessageQueue, QueueBounds]) -> 
     """Returns, for each queue whose promoted slave lacks records that were already read, the offset of the first of
     these records.
 
-    The end of a queue does not show the loss, because the queue may have grown past the lost offsets again.
+    The end of a queue does not show that records were lost, because the queue may have grown past the lost offsets
+    again.
     """
     ends = {queue: bounds[queue].ends_in.get(epoch) for queue, epoch in start.read_in.items() if queue in bounds}
     return {queue: end for queue, end in ends.items() if end is not None and end < start.offsets[queue]}
@@ -181,7 +182,7 @@ class StreamPlanner:
     def _tell_drained(self, queue: MessageQueue, end: int) -> None:
         if ("drained", queue) not in self._warned:
             self._warned.add(("drained", queue))
-            logger.info("%s is closed, and was read to its end %d: no record of it is missing", queue, end)
+            logger.info("%s is closed, and was read up to its end %d, so none of its records is missing", queue, end)
 
     def _warn(self, kind: str, queue: MessageQueue, what: str) -> None:
         if (kind, queue) not in self._warned:

@@ -1,5 +1,6 @@
-"""Decides which broker a task asks for a queue: first the broker in its hints, or else the master, and after each
-frame the broker that the answering broker suggests."""
+"""Decides which broker a task asks for a queue.  With readFrom=suggested, the first call goes to the broker in the
+task's hints, or else to the master.  After each frame the task follows the suggestion of the broker that has
+answered."""
 
 from collections.abc import MutableMapping
 
@@ -42,7 +43,8 @@ class BrokerChoice:
         match self._options.read_from:
             case "slave":
                 slaves = sorted(i for i, usable in self.members(queue).items() if i != MASTER_ID and usable)
-                return slaves[0] if slaves else MASTER_ID  # a suggestion may name the master
+                # A broker's suggestion is not used here, because it may name the master.
+                return slaves[0] if slaves else MASTER_ID
             case "suggested":
                 return self._hints.get(queue, MASTER_ID)
         return MASTER_ID

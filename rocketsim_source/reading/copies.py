@@ -50,9 +50,8 @@ class Copies:
         self._ask_another_or_give_up(places[0])
 
     def is_missing_too(self, end: EarlyEnd) -> bool:
-        """Returns True if the broker was asked for another copy of an unreadable record and has no copy, because the
-        broker deleted the record or has not received it yet.  After a result of True, the next request goes to another
-        broker.
+        """Returns True if the broker was asked for another copy of an unreadable record, but has deleted the record or
+        has not received it yet.  After a result of True, the next request goes to another broker.
         """
         queue = self._progress.ranges[end.index].queue
         if not self._brokers.was_asked_instead(queue, end.broker_id):

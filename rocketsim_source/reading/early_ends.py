@@ -43,7 +43,7 @@ class EarlyEnds:
 
     def resolve(self, end: EarlyEnd) -> None:
         """Decides how the task continues a range that ended early.  Returns when another broker or position is chosen,
-        or after a pause.  Raises the error that fails the task if the range cannot continue.
+        or after a pause.  Raises an error, which fails the task, if the range cannot continue.
         """
         if end.broker_id != MASTER_ID:
             if self._is_left_to_the_master(end):

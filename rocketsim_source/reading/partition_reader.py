@@ -33,7 +33,7 @@ def worker_cluster(options: SourceOptions) -> SourceCluster:
     """Returns this process's connection to the cluster that the options name."""
     key = os.getpid(), options.connection
     if key not in _clusters:
-        share_freed_memory()  # before gRPC starts threads
+        share_freed_memory()  # has to be called before gRPC starts threads
         _clusters[key] = ClientCluster.open(options.connection)
     return _clusters[key]
 

@@ -13,7 +13,7 @@ RETRY_MAX_S = 2.0
 
 
 class Patience:
-    """The failures and waits of one task, which are limited."""
+    """Limits the failures and waits of one task."""
 
     def __init__(
         self,

@@ -47,7 +47,7 @@ class Unreadable:
             self.why.setdefault(place, why)
 
     def first_of(self, queue: MessageQueue, at: int) -> Place | None:
-        """Returns the queue's first unreadable record from offset `at` on that is not given up yet."""
+        """Returns the queue's first record from offset `at` on that is unreadable and not yet given up."""
         return min((place for place in self.sent_by if place.queue == queue and place.offset >= at), default=None)
 
     def error(self, place: Place) -> CorruptRecord:
@@ -62,7 +62,7 @@ class Unreadable:
 
     def leave_out(self, queue: MessageQueue, members: Iterable[int]) -> list[int]:
         """Gives up the queue's records that every broker of the name has sent damaged or does not have.  Returns the
-        offsets of these records.
+        offsets of the records that it has given up.
         """
         asked = set(members)
         given_up = sorted(place.offset for place, ids in self.sent_by.items() if place.queue == queue and asked <= ids)

@@ -20,7 +20,7 @@ from rocketsim_client.sending.property_columns import entries, unfit
 from rocketsim_source.sink.row_ids import RowIds
 from rocketsim_source.sink.sink_columns import SinkColumns
 
-# The properties that clients and brokers set by themselves, or that are columns of their own.
+# The properties that are left out, because clients and brokers set them, or because they have columns of their own.
 NOT_THE_SENDERS = binaries(sorted(name.encode() for name, use in PROPERTIES.items() if use is not PropertyUse.RESERVED))
 
 
@@ -124,7 +124,7 @@ def as_queue_ids(batch: pa.RecordBatch, index: int) -> pa.Int32Array:
 
 
 def with_keys_as_groups(keys: pa.Array, message_groups: pa.Array | None, queue_ids: pa.Array | None) -> pa.Array:
-    """Returns the message group of each row.  A row without a group gets its key as group, unless it names its
+    """Returns the message group of each row.  A row without a group gets its key as group, unless the row names a
     queue."""
     groups = keys if message_groups is None else pc.coalesce(message_groups, keys)
     if queue_ids is None:
