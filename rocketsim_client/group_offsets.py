@@ -99,7 +99,8 @@ def _commit(
 
 
 def _by_name(queues: Collection[MessageQueue]) -> Iterator[tuple[str, str, list[MessageQueue]]]:
-    """Groups queues by broker name, and yields (broker name, a topic whose route has that name, its queues)."""
+    """Groups queues by broker name.  Yields each broker name with a topic, whose route has the broker name's addresses,
+    and with the queues."""
     groups: dict[str, list[MessageQueue]] = {}
     for queue in queues:
         groups.setdefault(queue.broker_name, []).append(queue)

@@ -307,8 +307,8 @@ class QueueBounds:
     # Each leader epoch that the caller has asked about, and that is over -> the offset at which it ended in this queue.
     ends_in: Mapping[LogEpoch, int] = field(default_factory=dict, compare=False)
     offers_streams: bool = field(default=False, compare=False)  # the broker offers plain sockets for pulls of ranges
-    # How often the named group has pulled ranges of the topic since the broker's start, over plain sockets and over
-    # gRPC.
+    # How often the group that the caller named has pulled ranges of the topic since the broker's start, by plain
+    # sockets and by gRPC.
     ranges_pulled: tuple[int, int] = field(default=(0, 0), compare=False)
 
 

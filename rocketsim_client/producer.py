@@ -74,7 +74,8 @@ class Producer:
 
     `batch_bytes` is the size of a batch.  Arrow columns travel in frames of eight times `batch_bytes`, 4 MiB at most.
     `max_in_flight` limits how many batches may be under way for each broker, topic and kind of send.  `buffer_bytes`
-    limits the bytes that are accepted and not acknowledged, and a send waits while that limit is reached.
+    limits the bytes of the messages that are accepted and not acknowledged.  A send waits while `buffer_bytes` is
+    reached.
 
     `spool` is a directory, for this producer alone, that keeps the messages which no broker takes.  A SPOOLED message
     is on this machine's disk, of which the spool uses `spool_bytes` at most.  A spooled message is sent later by this

@@ -278,13 +278,13 @@ class PullConsumer:
         """Reads the topic's messages as Arrow batches, up to the present ends of its queues.  Messages of a queue are
         in order.  Commits no offsets.
 
-        `queues` limits the read to these queues.  `start` is `"earliest"`, `"committed"`, a store time in ms since
-        1970, or an offset for each queue.  With `"committed"`, a queue in which the group has no offset is read from
-        its first message.  If `start` has an offset for each queue, only the queues in `start` are read.  `end` maps a
-        queue to the offset before which its read stops.  `expression` selects messages as in `pull`.  `columns` are
-        some of topic, brokerName, queueId, queueOffset, msgId, keys, tags, body, flag, bornTimestamp, storeTimestamp,
-        reconsumeTimes, messageGroup, properties, bornHost, storeHost.  If `columns` is None, the batches have all
-        columns except bornHost and storeHost.
+        `queues` limits the read to some of the topic's queues.  `start` is `"earliest"`, `"committed"`, a store time in
+        ms since 1970, or an offset for each queue.  With `"committed"`, a queue in which the group has no offset is
+        read from its first message.  If `start` has an offset for each queue, only the queues in `start` are read.
+        `end` maps a queue to the offset before which its read stops.  `expression` selects messages as in `pull`.
+        `columns` are some of topic, brokerName, queueId, queueOffset, msgId, keys, tags, body, flag, bornTimestamp,
+        storeTimestamp, reconsumeTimes, messageGroup, properties, bornHost, storeHost.  If `columns` is None, the
+        batches have all columns except bornHost and storeHost.
 
         Raises OffsetIllegal, here or while batches are read, if a queue does not have the offsets that are to be read,
         or has lost them.

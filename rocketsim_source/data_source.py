@@ -1,7 +1,7 @@
 """RocketSim as a Spark data source: its name, and the classes that read and write.
 
-Spark imports this module whenever it looks for data sources.  To make its own import fast, this module imports only
-Spark's interface at once, and everything else when it is used.
+Spark imports this module whenever it looks for data sources.  The module can be imported fast, because it imports only
+Spark's interface at its top, and everything else when it is used.
 """
 
 from collections.abc import Mapping

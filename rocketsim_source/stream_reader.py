@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-# The limit of a query without maxOffsetsPerTrigger.  With no limit at all, Spark would pass ReadAllAvailable, which has
-# to mean Trigger.Once here.
+# The limit of a query without maxOffsetsPerTrigger.  Every query has a limit, so that Spark passes ReadAllAvailable only
+# for Trigger.Once.
 NO_LIMIT = 2**62
 
 

@@ -49,7 +49,7 @@ class GroupCommands(Commands):
 
     def consumer_progress(self, group: str | None = None, topic: str | None = None) -> list[ConsumeProgress]:
         """Returns the progress of groups in each queue.  While a broker name has no master, a queue's progress comes
-        from the slave with the newest offset, which `broker_id` names."""
+        from the slave with the newest offset, whose id is in `broker_id`."""
         request = pb.ConsumerProgressRequest(group=group or "", topic=topic or "")
         found: list[ConsumeProgress] = []
         for name in sorted({member.broker_name for member in self.cluster_list()}):
@@ -115,7 +115,7 @@ class GroupCommands(Commands):
 
 
 def progress_of(answer: Any, broker_name: str) -> list[ConsumeProgress]:
-    """Reads the answer of one broker to consumerProgress."""
+    """Converts one broker's answer to the command consumerProgress."""
     return [
         ConsumeProgress(
             entry.group,

@@ -1,4 +1,4 @@
-"""The state that a consumer's threads share: the messages that it has received, and an event that says that it is
+"""The state that a consumer's threads share: the received messages, and an event that is set when the consumer is
 closed."""
 
 import os

@@ -33,8 +33,8 @@ class Settlement:
 
     `what` names the settlement in errors.  `call` settles messages of one topic at one broker's address, with a timeout
     in seconds.  `done` is called with the receipt handle of each settled message.  `gives_back` is True for a call that
-    ends deliveries, so that a repeated call may find the deliveries ended already.  `renews` is True for a renewal.  No
-    caller waits for a renewal, and a renewal ignores messages that were settled in the meantime.
+    ends deliveries, because a repeated call may find that the deliveries have already ended.  `renews` is True for a
+    renewal.  No caller waits for a renewal, and a renewal ignores messages that were settled in the meantime.
     """
 
     what: str
@@ -113,8 +113,8 @@ class Settler:
     def give_back(
         self, handed_out: Sequence[ReceivedMessage], waiting: Sequence[ReceivedMessage], timeout_s: float
     ) -> CommitStatus:
-        """Gives all messages back, to be delivered again at once.  Deliveries of messages that no caller has taken
-        do not count as attempts."""
+        """Gives all messages back, so that they are delivered again at once.  Deliveries of messages that no caller has
+        taken do not count as attempts."""
         uncounted = {message.receipt_handle for message in waiting}
 
         def call(some: Sequence[ReceivedMessage], address: str, left_s: float) -> Settled:

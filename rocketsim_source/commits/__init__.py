@@ -1,1 +1,1 @@
-"""Commits the offsets of the query's consumer group, which follow the checkpoint."""
+"""Commits offsets for the query's consumer group, after the checkpoint has them."""

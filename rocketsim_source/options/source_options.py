@@ -1,7 +1,7 @@
 """Parses the source's options from Spark's strings into one frozen value, and checks that they fit together.  Pure.
 
-An option that Kafka's Spark source also has is named as there, and an option that only RocketMQ has is named as in
-RocketMQ.  docs/spark.md explains each option.
+An option that Kafka's Spark source also has keeps Kafka's name.  An option that only RocketMQ has keeps RocketMQ's
+name.  docs/spark.md explains each option.
 """
 
 # ruff: noqa: RUF009 -- `option` and `unsupported` make dataclass fields

@@ -13,8 +13,8 @@ from itertools import pairwise
 from rocketsim_client.model import MessageQueue, OffsetRange, QueueBounds
 
 # The versions of the rule by which `Parallelism` cuts ranges.  A change that cuts the same ranges differently needs a
-# new version number.  The old rules have to stay, because a batch that is run again must be cut as before.  For
-# example, the sink's ids by place (sinkName) name the same rows only if the rows are in the same partitions.  Rule 1
+# new version number.  The old rules have to stay, because a batch that is run again must be cut as before.  The sink's
+# ids by place (sinkName), for example, stay the same only if the rows are in the same partitions as before.  Rule 1
 # counts only records, and is also used for a batch whose size is not known.
 RULE_WITHOUT_BYTES, RULE = 1, 2
 # A task starts in 30 ms, and reads one to two million records or 1 GB a second.  With fewer records or bytes than these

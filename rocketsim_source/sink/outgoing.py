@@ -1,4 +1,4 @@
-"""Converts a DataFrame's rows to columns of messages, one part for each topic and queue.
+"""Converts a DataFrame's rows to columns of messages, with columns of their own for each topic and queue.
 
 For speed, no Python object is made for a row.
 """
@@ -170,7 +170,7 @@ def taken(whole: OutgoingRows, rows: pa.Array | None) -> OutgoingRows:
 
 
 def as_text(values: pa.Array, what: Callable[[int], tuple[int, str]]) -> pa.StringArray:
-    """Returns bytes as text, because RocketMQ stores everything but bodies as UTF-8.
+    """Returns bytes as text, because RocketMQ stores all parts of a message except the body as UTF-8.
 
     Raises RowProblem for bytes that are not UTF-8.  For the error, `what` maps the index of an element to the element's
     row, and to the part of the message that the element belongs to.

@@ -71,8 +71,8 @@ def row_ids(plan: SinkPlan) -> RowIds | None:
 def worker_producer(options: SinkOptions) -> Producer:
     """Returns this worker's producer.
 
-    The producer is made after the fork and kept, so that later tasks use its channels and routes, too.  The producer is
-    never closed, which loses nothing, because a task waits for all of its acknowledgements.
+    The producer is made after the fork, and kept so that later tasks use the same channels and routes.  The producer is
+    never closed.  No message is lost, because a task waits until all of its messages are acknowledged.
     """
     bodies = options.compress_over, options.compress_type, options.max_message_size
     key = os.getpid(), options.connection, options.group, options.retries, options.max_inflight, bodies
