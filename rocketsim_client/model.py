@@ -33,8 +33,8 @@ class SendStatus(IntEnum):
 
 
 class CommitStatus(IntEnum):
-    """Says which brokers have a commit of an offset, an ack or nack, or an operator's change.  The numbers are those of
-    message.proto.
+    """Says which brokers have stored a change, which is a committed offset, an ack, a nack, or an operator's change.
+    The numbers are those of message.proto.
 
     A change with `COMMIT_OK` of a SYNC_MASTER is on one of its slaves, too, and survives the loss of one broker as long
     as the slaves of the broker name answer.  A change with `COMMIT_OK` of an ASYNC_MASTER may be lost with the master.

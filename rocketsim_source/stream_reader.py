@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-# The limit of a query without maxOffsetsPerTrigger.  Every query has a limit, so that Spark passes ReadAllAvailable only
-# for Trigger.Once.
+# The limit of a query without maxOffsetsPerTrigger.  Every query has a limit, so that Spark passes ReadAllAvailable for
+# Trigger.Once only.
 NO_LIMIT = 2**62
 
 

@@ -1,4 +1,4 @@
-"""Narrows a batch to the records that can pass the filters which Spark offers a reader.  Pure.
+"""Leaves out of a batch the records that cannot pass the query's filters, which Spark offers to the reader.  Pure.
 
 Spark evaluates all filters again, so a filter that is not understood here changes no result, but the batch reads more
 records than it has to.

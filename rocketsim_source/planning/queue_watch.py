@@ -157,7 +157,8 @@ def refuse_unreachable(states: QueueStates) -> None:
 
 
 def answered(answer: OffsetAnswers, what: str) -> Offsets:
-    """Returns the offsets for a caller that needs all queues.  Raises NothingAnswers if a queue is unreachable."""
+    """Returns the offsets of the answer, for a caller that needs all queues.  Raises NothingAnswers if a queue is
+    unreachable."""
     for queue, error in sorted(answer.unreachable.items()):
         raise NothingAnswers(f"no broker answers for the {what} of {queue}: {error}") from error
     return answer.offsets

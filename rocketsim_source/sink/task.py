@@ -178,8 +178,8 @@ class RowSender:
                 if stats.acknowledged + stats.failed == settled:
                     raise SendStuck(
                         f"no frame was answered or given up within {2 * self._plan.options.send_timeout_ms} ms (twice "
-                        f"sendTimeoutMs): this task waits for {1 + len(self._waiting)} of them, first for one to topic "
-                        f"{future.queue.topic} at broker {future.queue.broker_name}; {self._producer}"
+                        f"sendTimeoutMs): this task waits for {1 + len(self._waiting)} frames, the first of which goes "
+                        f"to topic {future.queue.topic} at broker {future.queue.broker_name}; {self._producer}"
                     ) from None
 
     def _settle(self) -> None:

@@ -93,7 +93,7 @@ def test_a_frame_that_is_never_answered_fails_the_task_and_says_what_was_waited_
     with pytest.raises(SendStuck) as stuck:
         found.finish()
     assert (
-        "within 40 ms (twice sendTimeoutMs): this task waits for 2 of them, first for one to topic T at broker"
+        "within 40 ms (twice sendTimeoutMs): this task waits for 2 frames, the first of which goes to topic T at broker"
         in str(stuck.value)
     )
 
