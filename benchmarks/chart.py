@@ -17,8 +17,7 @@ Row = Mapping[str, Any]
 class Line(NamedTuple):
     """Describes one line of the chart.
 
-    The ceiling is taken from the row of `ceiling_figure`, or of `figure` if `ceiling_figure` is empty, whose reference
-    has one of the names in `ceiling`.
+    The ceiling comes from a row of `ceiling_figure` (if empty: of `figure`) whose reference is named in `ceiling`.
     """
 
     label: str

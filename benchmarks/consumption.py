@@ -187,7 +187,7 @@ def pops(bench: Bench, one: OurCluster) -> Sample:
 
 
 def deliver(bench: Bench, one: OurCluster) -> Sample:
-    """Measures the time from the second in which timers come due until all their messages are in their topic."""
+    """Measures the time from the second in which timers come due until all their messages are in the topic."""
     count = bench.plan.pick(5_000, 2_500, 500)
     after_s = 2 + count // SENDS_A_SECOND
     while (seconds := delivery_s(one, count, after_s)) is None:

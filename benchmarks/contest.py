@@ -12,7 +12,7 @@ T = TypeVar("T")
 Sample = Mapping[str, float]
 Contestant = Callable[[], Sample]
 
-STILL_WARMING = 1.05  # if a warm-up is faster than the best one before by this factor, another one follows
+STILL_WARMING = 1.05  # if a warm-up run is faster by this factor than the best run before it, another run follows
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +52,8 @@ def schedule(names: list[str], plan: Plan) -> Iterator[tuple[int, str]]:
 
 
 def warmed_up(run: Contestant, seconds: float) -> float:
-    """Repeats `run` for at least `seconds`, and then until it is hardly faster than the best run before; returns the
-    best rate.
+    """Repeats `run` for at least `seconds`, and then until a run is hardly faster than the best run before it.  Returns
+    the best rate.
 
     The minimum time is needed because a JVM is slower whenever it compiles, for a second or two, several times.
     """
@@ -67,7 +67,7 @@ def warmed_up(run: Contestant, seconds: float) -> float:
 
 
 def with_full_rate(sample: Sample, start_s: float, times: float) -> Sample:
-    """Adds `full_rate` to a sample: the rate that is predicted for `times` as much data.
+    """Adds `full_rate` to a sample: the rate that is predicted for `times` times as much data.
 
     The first `start_s` seconds of a run are its start, which does not grow with the amount of data.
     """

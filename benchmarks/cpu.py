@@ -9,7 +9,7 @@ import psutil
 
 HARNESS, ENDED, OTHER = "harness", "processes that ended in it", "other"
 SHOWN = 0.05  # a kind of process that uses less than this share of a core is not shown
-# The kind of a process is that of the first pattern which its command line contains.
+# A process is of the first kind whose pattern is in the command line of the process.
 KINDS = (
     (" broker -c ", "master"),
     (" namesrv -c ", "name server"),
@@ -80,8 +80,8 @@ def _seconds() -> dict[int, tuple[str, float]]:
 
 
 def line(runs: Sequence[tuple[Used, float | None]]) -> str:
-    """Formats the CPU time of runs, for each run with its number of messages, like `client 0.62 µs (0.97 cores), ... a
-    message; 1.9 of 2 cores busy`.
+    """Formats the CPU time of runs as text, such as `client 0.62 µs (0.97 cores), ... a message; 1.9 of 2 cores
+    busy`.
     """
     wall = sum(used.wall for used, _ in runs)
     total: dict[str, float] = {}

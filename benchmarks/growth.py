@@ -137,7 +137,7 @@ def lag(one: OurCluster, groups: int, ends: dict[MessageQueue, int]) -> Sample:
 
 
 def lag_of(ends: dict[MessageQueue, int], number: int) -> int:
-    """Returns the lag of the group with this number after `commit_groups` in load.py has committed its offsets."""
+    """Returns the lag that the group with this number has after `commit_groups` in load.py has run."""
     return sum(end - number % 7 for end in ends.values())
 
 

@@ -1,10 +1,10 @@
 """Starts and ends the process of a contestant.
 
-`leash.py PARENT COMMAND...` turns into the process COMMAND, which the kernel kills when the thread that started it
-ends.  Even a harness that is killed with SIGKILL therefore leaves no JVM running.  COMMAND becomes the leader of a
-process group.  Ctrl-C therefore reaches only the harness, which ends its processes in order, and the children of a
-contestant end together with it.  A session of its own for COMMAND would have the same effect, but would get its own
-share of the CPU (scheduling.py).
+`leash.py PARENT COMMAND...` turns into the process COMMAND, which the kernel kills when the thread that started
+`leash.py` ends.  Even a harness that is killed with SIGKILL therefore leaves no JVM running.  COMMAND becomes the
+leader of a process group.  Ctrl-C therefore reaches only the harness, which ends its processes in order, and the
+children of a contestant end together with the contestant.  COMMAND gets no session of its own, because each session
+gets its own share of the CPU (scheduling.py).
 """
 
 import ctypes

@@ -1,4 +1,4 @@
-"""P13 measures the memory without page cache of a broker pair after millions of messages, and of Spark's workers."""
+"""P13 measures the memory (without page cache) of Spark's workers, and of a broker pair after millions of messages."""
 
 from collections.abc import Sequence
 from pathlib import Path

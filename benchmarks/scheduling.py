@@ -1,9 +1,9 @@
 """Checks that all contestants run in the same scheduling group, because Linux divides the CPU among such groups first.
 
 Linux divides the CPU first among cgroups, then (if autogroup is on) among sessions, and last among the processes of a
-session.  A contestant in a session of its own would get a fixed share of the CPU, however much its rivals need.  With
-one session for each of RocketMQ's JVMs, its producer reached only half of the rate that it reaches with a single
-session for all of them.  All contestants therefore run in the session of the harness.
+session.  A contestant in a session of its own would get a fixed share of the CPU, however much its rivals need.
+RocketMQ's producer reached only half of its rate when each of RocketMQ's JVMs had a session of its own.  All
+contestants therefore run in the session of the harness.
 """
 
 import os

@@ -82,7 +82,7 @@ async def _measured(bench: Bench, root: Path, queues: int, rounds: int) -> None:
 
 
 async def _fill(node: BrokerNode, topics: int) -> None:
-    """Stores two messages in each queue, and commits for a group that it has read one of them."""
+    """Stores two messages in each queue, and commits an offset after the first of them for a group."""
     for number in range(topics):
         name = f"topic-{number:05d}"
         node.topics.entries[name] = TopicConfig(
@@ -128,7 +128,7 @@ async def _watched(task: asyncio.Task[Any]) -> tuple[float, float]:
 
 async def _passes(node: BrokerNode) -> tuple[float, float]:
     """Computes the lags of all groups once.  Returns two times in ms: the CPU time that the event loop's thread has
-    used, and that of its longest single turn.
+    used, and the CPU time of its longest single turn.
     """
     began = time.thread_time()
     task = asyncio.create_task(node.administration.lags.take())

@@ -57,7 +57,9 @@ def read(path: Path) -> list[Point]:
 
 
 def puts(master: Sequence[Point], slave: Sequence[Point], *, flush: bool) -> list[Put]:
-    """Returns every put that was answered, with the time at which each point first covered its end offset."""
+    """Returns every put that was answered, with the time at which each point was first passed up to the put's end
+    offset.
+    """
     first = {name: _First([one for one in (*master, *slave) if one.name == name]) for name in STEPS}
     answered: dict[int, int] = {one.offset: one.at_ns for one in master if one.name == "answered"}
     found = []
@@ -94,7 +96,7 @@ class _First:
 
 def steps_ns(put: Put) -> dict[str, int]:
     """Returns how long each step of the put took.  The flush runs at the same time as the slave's steps, so `flushed`
-    is only the time by which the flush ends later.
+    is only the time by which the flush ends after these steps.
     """
     took, before = {}, put.appended_ns
     for name in STEPS:

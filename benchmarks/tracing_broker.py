@@ -1,9 +1,9 @@
 """A broker that records, for timeline.py, when each put passes each step.
 
-Start `python -m benchmarks.tracing_broker broker -c FILE` instead of `python -m broker_service broker -c FILE`.  This
-broker writes the file `trace` beside its configuration.  Each line of the trace has the name of a step, the log offset
-up to which puts have passed it, and the time in nanoseconds of the monotonic clock, which all processes of a machine
-share.
+Start `python -m benchmarks.tracing_broker broker -c FILE` instead of `python -m broker_service broker -c FILE`.  The
+tracing broker writes the file `trace` beside its configuration file.  Each line of the trace has the name of a step,
+the log offset up to which puts have passed it, and the time in nanoseconds of the monotonic clock, which all processes
+of a machine share.
 """
 
 import atexit
@@ -24,8 +24,8 @@ Event = tuple[str, int, int]
 
 
 def trace(note: Callable[[Event], None]) -> None:
-    """Wraps the broker's functions that a put passes.  If one of these functions was renamed, the wrapping raises and
-    the broker does not start.
+    """Wraps the broker's functions that a put passes.  If a wrapped function was renamed, `trace` raises and the broker
+    does not start.
     """
     wait, on_ack, on_flushed = Acknowledgements.wait, Acknowledgements.on_ack, Acknowledgements.on_flushed
     next_message, receive, ack = Transfer.next_message, Follower.receive, Follower.ack

@@ -2,8 +2,8 @@
 
 A delayed message waits in queue level-1 of SCHEDULE_TOPIC_XXXX until it is due.  A delivery appends a new record to the
 message's real topic, and this record has the delay level and the offset in the schedule topic.  The log itself
-therefore says how far each level is delivered, so that a crash neither repeats nor loses a delivery.  With a saved
-`DelayPosition` the log need not be read from its beginning.
+therefore says how far each level is delivered, so that a crash neither repeats nor loses a delivery.  A broker that has
+saved a `DelayPosition` need not read the log from its beginning.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

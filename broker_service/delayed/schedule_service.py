@@ -28,20 +28,21 @@ BATCH = 32
 
 class ScheduleService:
     """Keeps two files.  `delay_file` is RocketMQ's `delayOffset.json`, which has the offset of each level.
-    `position_file` is the broker's own file, which has the offset of each level and the end that the log had then.
+    `position_file` is the broker's own file, which has the offset of each level and the end of the log at the same
+    moment.
     """
 
     def __init__(self, broker: Broker, delay_file: JsonStore, position_file: JsonStore) -> None:
         self._broker = broker
         self._delay_file = delay_file
         self._position_file = position_file
-        # The master's newest position, which becomes the own position once this log reaches the position's log offset.
+        # The master's newest position, which replaces `_position` once this log reaches the position's log offset.
         self._masters_position: DelayPosition | None = None
         self._position = self._load()
         self._version = DataVersion()
         self._saved: DelayPosition | None = None
         self._offsets: dict[int, int] = {}
-        # Delay level -> time of the broker's clock at which its queue is read again.
+        # Delay level -> time of the broker's clock at which the level's queue is read again.
         self._retry_at: dict[int, float] = {}
         self._running = False
         self.loop = MasterLoop(broker, self.deliver_due, "delayed messages")

@@ -18,7 +18,7 @@ from broker_service.state.writer import StateWriter
 
 logger = logging.getLogger(__name__)
 
-DEFERRED_MS = 10_000  # the next try for a message that cannot be copied now comes after this time
+DEFERRED_MS = 10_000  # a message that cannot be copied now is tried again after this time
 _AT_A_TIME = 64
 _RECONNECT_S = 30.0  # for this time after a start all deliveries are renewed, while clients look for the new master
 

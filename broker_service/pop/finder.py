@@ -337,8 +337,8 @@ class Finder:
 
 
 def _messages(read: GetMessageResult, is_retry: bool, tags: frozenset[str] | None) -> list[Message]:
-    """Returns the messages whose tag is in `tags`, for which it compares the tags themselves.  The store selects
-    messages by the hash of their tag, and different tags may have the same hash.
+    """Returns the messages whose tag is in `tags`, which is compared with the tag itself.  The store selects messages
+    by the hash of their tag, and different tags may have the same hash.
     """
     found, at = [], 0
     for size in np.frombuffer(read.sizes, "<u4").tolist():

@@ -1,9 +1,9 @@
-"""Picker: selects the messages of a queue for a pop of a group that consumes in order.
+"""Picker: selects messages from one queue for a pop, if the group consumes in order.
 
-A message group is locked while one of its messages is delivered, and free otherwise.  First the picker takes messages
-that wait in free message groups.  Then the picker takes new messages of the queue, one after another.  A new message is
-taken if its message group has no other delivered or waiting message, apart from those that this pop takes.  If its
-message group has another delivered or waiting message, the new message waits.
+A message group is locked while one of its messages is delivered, and free otherwise.  The picker first takes messages
+that wait in free message groups, and then new messages of the queue, one after another.  A new message is taken if its
+message group has no other delivered or waiting message, apart from those that this pop takes.  If its message group has
+another delivered or waiting message, the new message waits.
 """
 
 from collections.abc import Container, Iterator, Mapping

@@ -10,7 +10,8 @@ from broker_service.errors import SystemBusy
 from broker_service.state.moves import retry_topic
 
 A_CLIENTS_SHARE = 4  # one client may hold a quarter of all waiting pops
-Waiters = dict[asyncio.Future[bool], None]  # the oldest waiter comes first; a result of False ends its wait
+# The oldest waiter comes first; the result False ends a wait without a message.
+Waiters = dict[asyncio.Future[bool], None]
 
 
 class Polls:

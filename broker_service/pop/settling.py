@@ -90,8 +90,8 @@ class Settling:
     ) -> None:
         """Undoes the deliveries of a call that ended before it had sent all of them to the client.
 
-        The first `begun` messages may have reached the client, so their deliveries count as attempts.  The last of
-        these messages waits for its back-off, because the client may have been unable to receive it.  All other
+        The first `begun` messages may have reached the client, so their deliveries count as attempts.  The last of the
+        `begun` messages waits for its back-off, because the client may have been unable to receive it.  All other
         messages are delivered again at once.  Invalid handles are ignored.
 
         `deadlines_ms` are the deadlines that the call has told the client.  A delivery in order whose deadline has

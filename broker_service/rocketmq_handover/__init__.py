@@ -1,3 +1,3 @@
-"""Exchanges open deliveries with RocketMQ: takes over those of a RocketMQ that has used this store, and writes this
-broker's own ones for a RocketMQ that opens it.
+"""Takes over the open deliveries of a RocketMQ that has used this store, and writes this broker's open deliveries for a
+RocketMQ that will open the store.
 """

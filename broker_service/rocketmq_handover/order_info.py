@@ -8,8 +8,8 @@ The file has one entry (a batch) for each TOPIC@GROUP and queue:
 - `cm`: one bit for each message, which is 1 if the message is acknowledged
 - `a`: the `attemptId` of the pop that took the messages
 
-While a consumer holds one of these messages, RocketMQ delivers nothing of the queue, except to a pop with the same
-attempt id.  When no consumer holds any of these messages, RocketMQ delivers from the group's offset on, and continues
+While a consumer holds a message of the batch, RocketMQ delivers nothing from the queue, except to a pop with the same
+attempt id.  When no consumer holds a message of the batch, RocketMQ delivers from the group's offset on, and continues
 to count the deliveries.  `cm` has 64 bits, so only the first 64 messages of a queue are written.
 """
 

@@ -1,17 +1,17 @@
 """Reads RocketMQ's checkpoints and acks, which show the deliveries that a RocketMQ had under way.
 
 A pop in RocketMQ commits the group's offset, and writes a checkpoint for the topic `rmq_sys_REVIVE_LOG_<cluster>`.  The
-checkpoint is a message with a delivery time, one second before the deadline of the pop, so it first waits in the timer
-topic.  An ack is a message for the same topic; its delivery time is the deadline.  The bodies are JSON with these
-fields:
+checkpoint is a message whose delivery time is one second before the deadline of the pop, so the message first waits in
+the timer topic.  An ack is a message for the same topic, with the deadline of the pop as its delivery time.  The bodies
+are JSON with these fields:
 
     tag ck    t topic, c group, q queue id, so first offset, n messages, d offset of each from so (none: consecutive),
               bm bit map of the acknowledged ones, pt pop time, it invisible time (ms), sp the attempt does not count
     tag ack   t, c, q, so, pt as the checkpoint has them; ao the offset     bAck: aol, a list of offsets
 
-In acks, RocketMQ 5.0 uses the long names of these fields.  If a client changes an invisible time, RocketMQ writes a new
-checkpoint for that message, and an ack for the old delivery.  The group `CID_RMQ_SYS_REVIVE_GROUP` commits, for each
-queue, the offset of the last checkpoint that RocketMQ has finished.
+In acks, RocketMQ 5.0 writes the long names of the fields, such as `topic` instead of `t`.  If a client changes an
+invisible time, RocketMQ writes a new checkpoint for that message, and an ack for the old delivery.  The group
+`CID_RMQ_SYS_REVIVE_GROUP` commits, for each queue, the offset of the last checkpoint that RocketMQ has finished.
 """
 
 import json

@@ -1,10 +1,10 @@
-"""TakeOver takes over the deliveries that a RocketMQ had under way in this store, on a master that takes writes and
-before the first pop.
+"""TakeOver takes over, on a master that takes writes and before the first pop, the deliveries that a RocketMQ had under
+way in this store.
 
 If RocketMQ has used this store, the log may have RocketMQ's checkpoints that this broker has not taken over yet.  For
-each group and queue with deliveries by RocketMQ, TakeOver appends transitions to the state that make them deliveries of
-this broker.  TakeOver leaves out a queue that the group has already popped at this broker, because the group continues
-there at its own position, and so gets all messages that RocketMQ delivered meanwhile.
+each group and queue, TakeOver appends transitions that turn RocketMQ's open deliveries into deliveries of this broker.
+TakeOver leaves out a queue that the group has already popped at this broker, because the group continues at its
+position there, and gets RocketMQ's messages again.
 
 The state also keeps how far RocketMQ's checkpoint queues were read, as progress of RocketMQ's own group
 `CID_RMQ_SYS_REVIVE_GROUP`.  The progress is appended after the deliveries, so that a crash in between only repeats the
@@ -118,8 +118,8 @@ def _queues(store: MessageStore) -> list[tuple[str, int]]:
 
 
 async def _read_timers(broker: Broker, state: State, found: Checkpoints) -> _Found:
-    """Adds the checkpoints that still wait in the timer topic to `found`.  Returns the timers in which these
-    checkpoints wait, so that the caller can settle them.
+    """Adds the checkpoints that still wait in the timer topic to `found`.  Returns the timers in which checkpoints
+    wait, so that the caller can settle these timers.
     """
     store = broker.store
     known = state.queues.get(_TIMERS)

@@ -39,8 +39,8 @@ async def find_copies(store: MessageStore, state: OpenTransactions) -> None:
 
 
 async def _copied_from(store: MessageStore, topic: str, queue_id: int, at: int) -> AsyncIterator[list[int]]:
-    """Searches a queue from the offset `at` on, and yields the log offsets of the half messages whose copies it finds,
-    one frame at a time.
+    """Searches a queue from the offset `at` on for copies of half messages.  Yields the log offsets of these half
+    messages, one list for each frame.
 
     Copies that cannot be read are left out.
     """
@@ -69,7 +69,8 @@ async def _copied_from(store: MessageStore, topic: str, queue_id: int, at: int) 
 
 
 async def _last_op(store: MessageStore) -> int:
-    """Returns the log offset of the last op record, or 0 if another broker has written it or it cannot be read.
+    """Returns the log offset of the last op record, or 0 if a RocketMQ has written this record, or if it cannot be
+    read.
 
     RocketMQ writes its op records seconds after the copies, so copies without op records may also lie before RocketMQ's
     last op record.

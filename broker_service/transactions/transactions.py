@@ -1,4 +1,5 @@
-"""Transactions on a master: stores half messages, commits and rolls them back, and asks producers how they end.
+"""Transactions on a master: stores half messages, commits them or rolls them back, and asks producers how transactions
+end.
 
 A producer begins a transaction by sending a message.  The broker stores the message in RocketMQ's half topic, where no
 consumer sees it.  The stored message is called a *half message*, and its transaction is *open*.  A commit appends a
@@ -9,8 +10,8 @@ If a producer neither commits nor rolls back, the broker asks it for the outcome
 `transactionCheckMax` questions the broker gives the transaction up, and copies its message to
 TRANS_CHECK_MAX_TIME_TOPIC, where operators find it.
 
-A crash may happen after a copy is appended and before its op record.  `find_copies` searches for copies without op
-records before this master ends any transaction, and the missing op records are then appended.
+A crash may come between a copy and its op record.  Before a new master ends any transaction, `find_copies` therefore
+searches for copies without op records, and the missing op records are appended.
 """
 
 import asyncio
@@ -109,9 +110,9 @@ class Transactions:
     async def begin(self, puts: PutPath, send: Send, *, client_id: str, immunity_s: int = 0) -> Placed:
         """Begins a transaction: appends the half message for `send`, which has one message.
 
-        If this message began its transaction in an earlier call, the half message of that call is returned instead.
-        The producer is asked for the outcome after `immunity_s` seconds, or after the broker's `transactionTimeOut` if
-        `immunity_s` is 0.
+        If this message began its transaction in an earlier call, the half message of the earlier call is returned, and
+        no new one is appended.  The producer is asked for the outcome after `immunity_s` seconds, or after the broker's
+        `transactionTimeOut` if `immunity_s` is 0.
 
         Raises MessageIllegal for a message that cannot begin a transaction, and TransactionIdTaken if its id belongs to
         another message.
@@ -353,7 +354,7 @@ class Transactions:
                 logger.info("transaction %s: no connected producer can be asked for its outcome", _name(prepared))
 
     async def _give_up(self, prepared: Prepared) -> None:
-        """Ends a transaction without an outcome, which copies its message to TRANS_CHECK_MAX_TIME_TOPIC.
+        """Ends a transaction without an outcome, and copies its message to TRANS_CHECK_MAX_TIME_TOPIC.
 
         An expired or damaged message is lost.  If the disk cannot read the message now, the transaction is given up
         later.
@@ -444,7 +445,7 @@ class Transactions:
     # --- for RocketMQ -----------------------------------------------------------------------------------------------
 
     def note_offsets(self) -> None:
-        """Commits the offsets in the half topic and the op topic at which a RocketMQ would continue if it opened this
+        """Commits, for the half topic and the op topic, the offset at which a RocketMQ would continue if it opened this
         store after a clean stop.
         """
         store = self._broker.store

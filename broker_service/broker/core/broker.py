@@ -155,7 +155,7 @@ class Broker:
             )
 
     async def shared_changes(self, timeout_s: float) -> CommitStatus:
-        """Sends the slaves the commits of offsets that were just made.  Returns which brokers have these commits within
+        """Sends the slaves the commits of offsets that were just made.  Returns which brokers have the commits within
         `timeout_s`.
         """
         if self.is_slave:
@@ -163,8 +163,8 @@ class Broker:
         return commit_status(await self.acknowledgements.wait_for_commit(self.changes.publish_soon(), timeout_s))
 
     async def shared_change(self, timeout_s: float, *, in_any_mode: bool = False) -> CommitStatus:
-        """Sends an operator's change to the slaves.  Returns which brokers have the change, with the records that it
-        appended.
+        """Sends an operator's change to the slaves.  Returns which brokers have the change, and the records that the
+        change has appended.
 
         With `in_any_mode`, even an ASYNC_MASTER waits for a slave, if it has ever had one.  Changes of users and
         policies need `in_any_mode`, because a promotion must not restore a right that was taken away.

@@ -3,8 +3,8 @@ as arguments.
 
 The wall clock can be set by NTP, by hand, or after a pause of a virtual machine.  The clock since boot cannot be set,
 and it also runs while the machine is suspended.  BrokerTime compares the two clocks, and corrects a small difference
-between them slowly. A large difference is called a step of the wall clock.  A step is not believed until it has lasted
-for ten minutes.  During these ten minutes the time continues as if there were no step.
+between them slowly.  A large difference is called a step of the wall clock.  A step is not believed until it has lasted
+for ten minutes, during which the time continues as if there were no step.
 
 BrokerTime has three times:
 

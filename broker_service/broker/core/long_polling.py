@@ -17,15 +17,15 @@ class LongPolling:
         self._most = most
         self._waiting: dict[
             Queue, dict[asyncio.Future[None], int]
-        ] = {}  # queue -> waiting calls -> end that each call knows
+        ] = {}  # queue -> waiting call -> the queue's end that the call knows
         self.held = 0
         self.closed = False
 
     async def wait(self, ends: Mapping[Queue, int], timeout_s: float) -> bool:
         """Waits for a new message in any of these queues.  `ends` has, for each queue, the end that the caller knows.
 
-        Returns True if a queue may have grown beyond its end in `ends`.  Returns False after the time-out, or when the
-        broker stops.
+        Returns True if a queue may have grown beyond the end that `ends` names.  Returns False after the time-out, or
+        when the broker stops.
         """
         if self.closed or timeout_s <= 0:
             return False

@@ -11,13 +11,13 @@ have records that the master has lost.  A master therefore waits for three thing
 1. The master waits for one answer of a name server or a slave, without a time limit.  If neither a name server nor a
 slave is configured, the master does not wait for an answer.
 
-2. If a live slave has more of the master's own last epoch than the master, the master waits until it has the missing
-records.  The wait for these records has no time limit, because replication fetches them from the slave (*refill*).
+2. If a live slave has more records of the master's last epoch than the master, the master waits until replication has
+fetched the missing records from the slave (*refill*).  The wait for a refill has no time limit.
 
 3. The master waits for the answers of all other name servers and known slaves, until `slaveWaitTimeMs` after the first
 answer, because a name server may have forgotten that this master was replaced, and each slave may have been promoted.
-After an unclean stop the master waits, for the same time, until the slaves have connected, because they may have
-records that the master has lost.
+After an unclean stop the master also waits, with the same time limit, until the slaves have connected, because slaves
+may have records that the master has lost.
 
 A master becomes FENCED as soon as an answer names a newer epoch.  A fenced master takes no more writes.  A fenced
 broker can only be restarted as a slave of the new master.

@@ -119,7 +119,7 @@ class ConfigTable(Generic[Entry]):
         self._texts: dict[str, tuple[Entry, str]] = {}  # name -> entry, and its JSON text as last written
         self.entries: dict[str, Entry] = {}
         self.version = DataVersion()
-        # By name; from the tombstones, a slave that was disconnected learns what was deleted.
+        # Name of a deleted entry -> its tombstone, from which a slave that was disconnected learns of the deletion.
         self.tombstones: dict[str, Tombstone] = {}
         # Names of deleted entries whose tombstone on disk contains an earlier tombstone, as `replaces`.
         self._conditional: set[str] = set()

@@ -6,9 +6,9 @@ back only if it gets a higher generation, which happens at a reset, at the delet
 the log.
 
 The offsets are in RocketMQ's file `config/consumerOffset.json`.  The generations are in a file of RocketSim's own, and
-commits since the last write of both files are in a journal.  For groups that pop, the broker itself tracks the
-progress, which is not in these files.  The table shows the progress of groups that pop, and writes it to RocketMQ's
-file only at a clean stop, for a RocketMQ that opens the store.
+commits since the last write of both files are in a journal.  The progress of groups that pop is in none of the three
+files, because the broker derives it from the log.  The table shows the progress of groups that pop, and writes it to
+RocketMQ's file only at a clean stop, for a RocketMQ that opens the store.
 """
 
 import logging
@@ -178,8 +178,8 @@ class ConsumerOffsetTable:
     def keep(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Sets how far a group that pops has settled (acknowledged or moved) its messages.
 
-        The progress is neither written to a file nor sent to other brokers.  Each broker derives it from its own log,
-        so that the progress is never ahead of this log.
+        The progress is neither written to a file nor sent to other brokers.  Each broker derives the progress from its
+        own log, so that the progress is never ahead of this log.
         """
         self.kept.setdefault((group, topic), {})[queue_id] = offset
 
@@ -233,8 +233,8 @@ class ConsumerOffsetTable:
 
         Returns a line of text for each offset that has moved.  On a slave the generation stays the same, because only a
         master may let an offset go back.  On a master (`new_generation`) the generation rises, even for entries whose
-        generation comes from records that this log does not have.  A master has such an entry if it was a slave, and
-        was promoted when it had received a reset, but not all records before the reset.
+        generation comes from records that this log does not have.  A slave that is promoted may have received the entry
+        of a reset, but not all records before the reset.
         """
         lines = []
         for (group, topic), queues in self._table.items():
@@ -266,8 +266,8 @@ class ConsumerOffsetTable:
         entries with the new generations.  An entry here that already has a higher generation stays.
 
         The caller has lowered these offsets to the ends of the queues.  One line of the journal writes the lowered
-        offsets together with the new generations.  Otherwise a crash could leave a lowered offset in the old
-        generation, in which the other broker still has the higher offset.
+        offsets together with the new generations.  A crash between two separate writes could leave a lowered offset in
+        the old generation, in which the other broker still has the higher offset.
         """
         point = self._history.end()
         raised: Queues = {}
@@ -356,7 +356,7 @@ class ConsumerOffsetTable:
         return {**other, "dataVersion": self._version.to_json(), "offsetTable": offsets}
 
     def note(self, goes_on: Mapping[tuple[str, str], Mapping[int, int]], now_ms: int) -> None:
-        """Writes, in RocketMQ's file, the offsets at which a RocketMQ would continue if it opened this store.  The
+        """Writes into RocketMQ's file the offsets at which a RocketMQ would continue if it opened this store.  The
         caller must first call `close`.
 
         The written offsets replace the committed ones in RocketMQ's file.  The committed offsets and their replacements

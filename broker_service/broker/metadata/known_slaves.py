@@ -1,8 +1,8 @@
 """KnownSlaves: keeps, in `rocketsim/slaves.json`, every slave that has ever followed a master of this broker name.
 
-The list is still known after a restart.  A starting master asks these slaves whether one of them was promoted in the
-meantime, or has records that the master has lost.  A slave gets the list from its master, and asks the other slaves
-before it is promoted.  Only an operator can remove a slave from the list.
+The list is still known after a restart.  A starting master asks all slaves in the list whether one of them was promoted
+in the meantime, or has records that the master has lost.  A slave gets the list from its master, and asks the other
+slaves before it is promoted.  Only an operator can remove a slave from the list.
 """
 
 import logging

@@ -23,8 +23,8 @@ DEFAULT = tuple(1000 * seconds for seconds in _SECONDS)
 
 
 def retry_times_ms(policy: Mapping[str, Any]) -> tuple[int, ...]:
-    """Returns the waiting times after the first, the second and each later failed attempt.  All failed attempts after
-    these wait for the last of the times.
+    """Returns the waiting times after the first, the second and each later failed attempt.  If more attempts fail than
+    there are times, the last time is used again.
 
     `policy` is the JSON object, and an empty one means DEFAULT.  Raises ValueError for an invalid policy.
     """

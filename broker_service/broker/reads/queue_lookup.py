@@ -36,8 +36,8 @@ class QueueLookup:
         return [await cold_reads.read(self._broker.store, partial(self._bounds, topic, one, closed)) for one in wanted]
 
     async def wait_for_records(self, topic_name: str, ends: Mapping[int, int], hold_s: float) -> bool:
-        """Waits until one of the queues has a record beyond its end in `ends`.  Returns False if no record comes within
-        `hold_s`.
+        """Waits until one of the queues has a record beyond the end that `ends` names.  Returns False if no record
+        comes within `hold_s`.
         """
         topic = self._existing(topic_name)
         for queue_id in ends:
@@ -48,8 +48,8 @@ class QueueLookup:
         return await self._broker.long_polling.wait(queues, self._broker.hold_s(hold_s))
 
     def ends_in(self, topic_name: str, queue_ids: Iterable[int], epoch: LogEpoch) -> list[int] | None:
-        """Returns the end of each queue at the moment when `epoch` ended.  In this epoch a client cannot have read
-        beyond these ends.
+        """Returns the end of each queue at the moment when `epoch` ended, beyond which a client cannot have read in
+        this epoch.
 
         Returns None if the epoch has not ended, or if this broker does not know where it ended.
         """

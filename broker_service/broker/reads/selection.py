@@ -25,7 +25,8 @@ KEPT = 256  # limit for the parsed conditions that are kept
 _EVALUATED_FIRST = 64  # number of messages that are evaluated first in a queue
 _EVALUATED_AT_MOST = 1024  # limit for the messages that are evaluated in one step
 _PARTS_OF_ENTRIES = 200_000  # limit for the product of a condition's parts and the messages that one scan evaluates
-# Limit for the product of a condition's text searches and the bytes that one scan reads, which takes some 80 ms.
+# Limit for the product of a condition's text searches and the bytes that one scan reads.  A scan at this limit takes
+# some 80 ms.
 SEARCHED_BYTES = 8 << 20
 _LEAST_COUNTED = 128  # evaluating fewer messages than this costs as much as evaluating this number
 

@@ -47,7 +47,7 @@ def pull_code(status: GetMessageStatus, requested_offset: int) -> PullCode:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadPolicy:
     """The inputs of table D1 of docs/decision_tables.md: facts about the answering broker, and the consumer group's
-    settings in its table.
+    settings in the broker's table.
     """
 
     role: BrokerRole
