@@ -71,8 +71,8 @@ def run(bench: Bench) -> None:
 
 @contextmanager
 def reading(reader: Driver, count: int) -> Iterator[Callable[[], bool]]:
-    """Reads the backlog as fast as possible while the block runs, and to its end.  Yields a function that returns True
-    while the backlog is still being read.
+    """Reads the whole backlog as fast as possible, beginning when the block begins.  Yields a function that returns
+    True while the backlog is still being read.
     """
     answers: list[object] = []
 

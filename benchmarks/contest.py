@@ -31,7 +31,7 @@ class Plan:
 
     def again(self) -> "Plan":
         """Returns the plan for contestants that need no warm-up, because they are warm already or start anew in each
-        run.  The `full` plan still has a warm-up.
+        run.  Only a `full` plan keeps its warm-up.
         """
         return replace(self, warm_up=self.pick(self.warm_up, 0, 0))
 
@@ -55,7 +55,7 @@ def warmed_up(run: Contestant, seconds: float) -> float:
     """Repeats `run` for at least `seconds`, and then until a run is hardly faster than the best run before it.  Returns
     the best rate.
 
-    The minimum time is needed because a JVM is slower whenever it compiles, for a second or two, several times.
+    The minimum time is needed because a JVM compiles several times, and is slower for a second or two each time.
     """
     best = spent = 0.0
     while True:

@@ -1,7 +1,7 @@
 """The load process of RocketSim's client, `python -m benchmarks.load NAME_SERVER`, which gets its commands as driver.py
 describes.
 
-A command that sends runs for `seconds` and counts acknowledged messages.  Every status except SEND_OK is an error,
+Each sending command runs for `seconds` and counts acknowledged messages.  Every status except SEND_OK is an error,
 because the peer's figure, too, counts only messages that are stored as safely as the mode promises.
 """
 

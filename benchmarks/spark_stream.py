@@ -82,8 +82,8 @@ def stream(made: Spark, source: Source, rows: int) -> Sample:
 def steady(progress: Sequence[Mapping[str, Any]]) -> Sample:
     """Computes the rate in rows per second, from the start of the first batch with data to the end of the last one.
 
-    `full_rate` is the rate that is predicted for FULL_BATCHES batches, if the further batches are as fast as all
-    batches after the first one in `progress`.
+    `full_rate` is the rate that is predicted for FULL_BATCHES batches.  The prediction assumes that further batches are
+    as fast as those in `progress` after the first.
     """
     batches = [one for one in progress if one["numInputRows"]]
     if len(batches) < 2:

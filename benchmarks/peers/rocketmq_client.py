@@ -18,9 +18,9 @@ class Client:
     def __init__(self, endpoint: str, topic: str, group: str) -> None:
         from rocketmq.v5.client import ClientConfiguration, Credentials
 
-        # RocketMQ's proxy waits for messages for at least 5 s, and refuses a receive with less time (code 40018).  The
-        # time of a receive is await_duration plus `request_timeout`, so the default `request_timeout` of 3 s is too
-        # short.
+        # RocketMQ's proxy waits for messages for at least 5 s, and refuses a receive whose deadline is sooner (code
+        # 40018).  The time of a receive is await_duration plus `request_timeout`, so the default `request_timeout` of 3
+        # s is too short.
         self._configuration = ClientConfiguration(endpoint, Credentials(), request_timeout=90)
         self._topic = topic
         self._group = group

@@ -1,9 +1,9 @@
 """PutPath checks and appends the records that clients send, and waits until their sends may be acknowledged.
 
 A put has two steps.  `append` checks the records and appends them.  `safe` waits until the records are as safe as the
-broker's mode promises: flushed to disk with SYNC_FLUSH, on a slave with SYNC_MASTER.  One flush, or one acknowledgement
-of a slave, ends the waiting of all puts that it covers (`replication/acknowledgement.py`), so simultaneous puts share
-its cost.
+broker's mode promises: SYNC_FLUSH promises that they are flushed to disk, and SYNC_MASTER that a slave has them.  One
+flush, or one acknowledgement of a slave, ends the waiting of all puts that it covers
+(`replication/acknowledgement.py`), so simultaneous puts share its cost.
 
 A caller that must act between check and append calls the two parts of `append` itself: `admit`, which checks, and
 `place`, which appends.

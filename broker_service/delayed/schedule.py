@@ -62,7 +62,9 @@ class Log(Protocol):
 
 
 def replayed_positions(position: DelayPosition, log: Log) -> Iterator[DelayPosition]:
-    """Reads the log from `position` to its end for records of deliveries.  Yields the new position after each read."""
+    """Reads the log from `position` on, to the log's end, for records of deliveries.  Yields the new position after
+    each read.
+    """
     for at, data in whole_records(log, position.log_offset):
         with log.decoding(data, at - len(data)):
             marks = _marks(data)

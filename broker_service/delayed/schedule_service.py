@@ -109,7 +109,7 @@ class ScheduleService:
             await asyncio.sleep(0)
 
     async def deliver_due(self) -> float:
-        """Delivers the due messages of all levels.  Returns the seconds until its next call."""
+        """Delivers the due messages of all levels.  Returns the seconds until the next call of `deliver_due`."""
         sleep_s = LONGEST_SLEEP_S
         now = self._broker.clock()
         for level, delay_ms in enumerate(self._broker.config.delay_levels_ms, start=1):

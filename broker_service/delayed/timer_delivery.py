@@ -1,7 +1,7 @@
 """TimerDelivery delivers messages at their delivery time, on a master that takes writes.
 
-A message with a delivery time waits as a record of the timer topic, which is called a timer.  A batch of timers is
-delivered in one step of the event loop, which appends three things to the log:
+A message with a delivery time waits in a record of the timer topic; such a record is called a timer.  A batch of timers
+is delivered in one step of the event loop, which appends three things to the log:
 
 1. First TimerDelivery appends COPYING, a transition in the state topic, which says that copies may follow.
 

@@ -65,8 +65,8 @@ class Delivery(NamedTuple):
 class Popped:
     """The answer to a pop.
 
-    `stored` says how safely the deliveries are stored.  If `stored` is not PUT_OK, the messages may be delivered twice
-    if this broker is lost.
+    `stored` says how safely the deliveries are stored.  If `stored` is not PUT_OK and this broker is lost, the messages
+    may be delivered twice.
     """
 
     status: PopStatus

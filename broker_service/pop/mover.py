@@ -57,8 +57,8 @@ class Mover:
         if copy.topic.startswith(DLQ_PREFIX):
             self._counts.dead_letters.add(labels, 1, len(copy.body))
             if move is not None:
-                # A transition settles the delivery, too, because an operator may delete the copy with the dead letter
-                # topic.
+                # The copy alone cannot settle the delivery for good, because an operator may delete the copy with the
+                # dead letter topic.
                 self._writer.submit(Settle(move.place, (move.delivery,)))
         elif copy.topic.startswith(RETRY_PREFIX):
             self._counts.retried.add(labels, 1, len(copy.body))

@@ -17,7 +17,7 @@ from rocketsim_proto.records.record import PROPERTY_SHARDING_KEY
 from broker_service.state.locks import Lock, Locks
 from broker_service.state.transitions import Ordered, Step
 
-# Limit in bytes for the name of a message group; RocketMQ 5's clients may use 63, our client and Spark any number.
+# Limit in bytes for the name of a message group; RocketMQ 5's clients allow 63, and our client and Spark set no limit.
 MAX_GROUP_NAME = 255
 
 Groups = tuple[tuple[str, tuple[Ordered, ...]], ...]

@@ -131,8 +131,8 @@ class Popping:
     def _needs_pending_applied(self, name: str) -> bool:
         """Returns True if pending changes of the state must be applied before this group pops.
 
-        A group that consumes in order needs the present locks of its message groups.  A new group may have messages
-        that were given back.  Close to a limit, the exact number of deliveries is needed.
+        A group that consumes in order needs the present locks of its message groups.  The pending changes of a new
+        group may have given messages back.  Close to a limit, the exact number of deliveries is needed.
         """
         group, more = self._broker.groups.get(name), MAX_MESSAGES * self._writer.pending
         return (

@@ -1,7 +1,7 @@
 """Encodes and decodes receipt handles: opaque texts by which clients name a delivery.
 
-A handle has the random number of its pop.  A handle is valid only while a delivery of the pop with this number is open.
-A handle that is forged, cut off, or of another group, topic or broker is therefore invalid.
+A handle has the random number of its pop.  A handle is valid only while a delivery of the pop with the handle's number
+is open.  A handle that is forged, cut off, or of another group, topic or broker is therefore invalid.
 """
 
 import base64

@@ -253,8 +253,8 @@ def _unacknowledged(broker: Broker, found: Checkpoints) -> dict[Place, dict[int,
 
 
 async def _attempts(store: MessageStore, place: Place, offsets: Sequence[int]) -> dict[int, int]:
-    """Returns the attempt number of messages in retry topics, by offset.  A message of another topic was delivered for
-    the first time, and is left out.
+    """Returns the attempt number of messages in retry topics, by offset.  Messages in other topics are at their first
+    attempt, and are left out.
     """
     attempts: dict[int, int] = {}
     for offset in offsets if place.topic.startswith(RETRY_PREFIX) else ():

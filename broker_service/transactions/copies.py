@@ -1,6 +1,7 @@
 """Finds committed copies of half messages for which a crash has prevented the op record.
 
-The op record of a copy is appended before any other copy, so a copy without an op record lies after the last op record.
+Each copy gets its op record before the next copy is appended.  A copy that lacks its op record therefore lies after the
+last op record.
 """
 
 import asyncio

@@ -144,9 +144,9 @@ class Transactions:
     async def stored_half(self, message: Record) -> Prepared | None:
         """Returns the stored half message if the transaction of this message is open, else None.
 
-        Raises TransactionIdTaken if the open transaction with this id was begun with another message.  An id alone
-        proves nothing, because it can be guessed or chosen twice, and a producer could then commit another producer's
-        message.
+        Raises TransactionIdTaken if the open transaction with this id was begun with another message.  An equal id
+        alone is not enough, because an id can be guessed or chosen twice, and a producer could commit another
+        producer's message.
         """
         self._writer.check_transactions()
         prepared = self.state.open.get(_transaction_of(message))

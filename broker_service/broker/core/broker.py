@@ -238,7 +238,8 @@ class Broker:
         """Sets configuration keys that may change at run time.  The new values hold until the next restart.  If
         ConfigError is raised, no key has changed.
 
-        The keys that define what an OK means are changed by `Leadership.update_config`.
+        `brokerRole` and `flushDiskType` must be changed with `Leadership.update_config`, because they decide what an OK
+        to a producer guarantees.
         """
         self.become(with_updates(self.config, values))
         for key, value in values.items():

@@ -4,12 +4,12 @@ from collections.abc import Callable
 
 Labels = tuple[str, ...]
 
-OTHERS = "(others)"  # not a valid name of a topic or a group
+OTHERS = "(others)"  # no topic or group can have this name
 DEFAULT_MOST = 10_000
 
 
 class Traffic:
-    """Counts the first `most` label sets one by one.  A label set is a topic, or a topic and a group.
+    """Counts the first `most` label sets separately.  A label set is a topic, or a topic and a group.
 
     All further label sets are counted together under OTHERS, so that the totals are right and the memory is limited.
     Only the event loop may change the counts, but any thread may call `rows`.

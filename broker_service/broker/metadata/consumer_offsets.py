@@ -265,9 +265,9 @@ class ConsumerOffsetTable:
         """Merges another broker's entries into the table, and gives each merged entry a new generation.  Returns the
         entries with the new generations.  An entry here that already has a higher generation stays.
 
-        The caller has lowered these offsets to the ends of the queues.  One line of the journal writes the lowered
-        offsets together with the new generations.  A crash between two separate writes could leave a lowered offset in
-        the old generation, in which the other broker still has the higher offset.
+        The caller has lowered the offsets in `entries` to the ends of the queues.  One line of the journal writes the
+        lowered offsets together with the new generations.  A crash between two separate writes could leave a lowered
+        offset in the old generation, in which the other broker still has the higher offset.
         """
         point = self._history.end()
         raised: Queues = {}

@@ -67,7 +67,7 @@ def retry_policy_from_proto(group: metadata_pb2.SubscriptionGroupConfig) -> dict
 
 
 def user_to_proto(user: User) -> metadata_pb2.User:
-    """Converts a user, with the password.  The result must go only to slaves."""
+    """Converts a user, with the password, so that the result must go only to slaves."""
     return metadata_pb2.User(
         username=user.username, password=user.password, user_type=user.user_type, user_status=user.user_status
     )

@@ -1,6 +1,7 @@
 """PullPath: serves RocketMQ's pull request, which reads one queue, with long polling.
 
-The answer follows from the store (tables D2b and D3 of docs/decision_tables.md) and from `suggestion.py` (table D1).
+The store decides what is found (tables D2b and D3 of docs/decision_tables.md), and `suggestion.py` decides which broker
+is suggested (table D1).
 """
 
 from dataclasses import dataclass, replace
