@@ -380,7 +380,9 @@ def _threads(
 
 
 def carrier(client: Cluster, address: str) -> str:
-    """Returns the transport that the client uses for ranges of this broker, which is known only after a first pull."""
+    """Returns the transport that the client uses for ranges of this broker.  The transport is known only after a first
+    pull.
+    """
     reads = client.transport.reads
     if not isinstance(reads, GrpcReads):
         return client.protocol

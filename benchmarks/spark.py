@@ -116,7 +116,8 @@ def session(bench: Bench) -> Iterator[tuple[Spark, Missing | None]]:
     """Starts a Spark session with Kafka's connector.  Yields the session, and the reason if the connector is not
     available.
 
-    The session must be started before any gRPC channel is made, because starting the JVM forks.
+    The session must be started before any gRPC channel is made, because starting the JVM forks the process, and a fork
+    can break gRPC channels.
     """
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession

@@ -56,7 +56,9 @@ class ScheduleService:
         return self._position
 
     def take_masters_position(self, position: DelayPosition) -> None:
-        """Takes over how far the master had delivered each level when its log ended at the position's log offset."""
+        """Takes over the master's position: how far each level was delivered when the master's log ended at
+        `log_offset`.
+        """
         self._adopt()
         self._masters_position = position
 
@@ -144,7 +146,7 @@ class ScheduleService:
         at = 0
         for size in np.frombuffer(found.sizes, "<u4").tolist():
             with broker.store.log.decoding(found.records):
-                # Decoding verifies the checksum, because the copy gets a new one.
+                # Decoding verifies the checksum, because the copy gets a new checksum, which would hide damage.
                 delayed = record.decode(found.records, at)
             at += size
             wait_ms = due_in_ms(delayed.store_timestamp, delay_ms, broker.now_ms())

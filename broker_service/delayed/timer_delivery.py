@@ -303,7 +303,7 @@ class TimerDelivery:
 
     def _moved(self, second: int, waiting: Record) -> _Copy | None:
         """Makes a copy that waits in place of the timer.  Returns None for a recalled message, and for a recall,
-        because a recall never concerns messages that are stored after it.
+        because the messages that a recall concerns are known already.
         """
         return None if self._is_void(second, waiting) else self._encoded(timer_record.moved_record(waiting))
 

@@ -53,7 +53,7 @@ class Deletions:
         If the log refuses the change, an error is raised: either no queue was reset, or the error names the queues that
         were.
         """
-        self._writer.flush()  # appends pending pops, because one may be the group's first pop of a queue
+        self._writer.flush()  # appends pending pops, so that the state has every queue that the group has popped
         places = [Place(group, topic, queue_id) for queue_id in offsets]
         self._writer.catch_up()
         resets = [Reset(place, offsets[place.queue_id]) for place in places if place in self._writer.state.queues]
@@ -85,7 +85,7 @@ class Deletions:
 
         The retry topics are deleted first, because their names can be found only from the pop state of the topic.
         """
-        self._writer.flush()  # appends pending pops, because one may be the group's first pop of a queue
+        self._writer.flush()  # appends pending pops, so that the state has every queue that the group has popped
         self._transactions.drop_topic(name)
         places = [place for place in self._writer.state.queues if name in (place.topic, original_topic(place))]
         self._delete_retries({retry for place in places for retry in self._places.retry_topics(place.group, name)})
@@ -99,7 +99,7 @@ class Deletions:
         The retry topics are deleted first, because their names can be found only from the pop state.  Raises if the
         disk or the log refuses the change; the caller may then call this method again.
         """
-        self._writer.flush()  # appends pending pops, because one may be the group's first pop of a queue
+        self._writer.flush()  # appends pending pops, so that the state has every queue that the group has popped
         self._writer.check_writable()
         self._delete_retries(self._retry_topics_of(name))
         if any(place.group == name for place in self._writer.state.queues):

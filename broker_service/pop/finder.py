@@ -1,8 +1,8 @@
 """Finder: finds the messages that a pop may deliver now, and changes nothing.
 
-A *scan* reads one queue from the offset at which the group continues.  The scan ends when it has enough messages, has
-read enough bytes, or the filter has excluded too many messages.  For a group that consumes in order, the scan first
-takes waiting messages whose message group has become free, and then new messages that may be delivered.
+A *scan* reads one queue from the offset at which the group continues.  The scan ends when it has enough messages, when
+it has read enough bytes, or when the filter has excluded too many messages.  For a group that consumes in order, the
+scan first takes waiting messages whose message group has become free, and then new messages that may be delivered.
 
 If the disk cannot read a queue, the scan of that queue is tried again after some seconds.  While one queue cannot be
 read, pops read the other queues.
@@ -249,7 +249,7 @@ class Finder:
             picker.take_waiting({offset: Message(data, offset, wanted[offset]) for offset, data in records}, gone)
             break
         at = start
-        # A scan in order also reads messages of locked groups, so it reads a full batch.
+        # A scan in order reads a full batch, because many of the messages may belong to locked message groups.
         new = scan._replace(most=MAX_MESSAGES)
         stopped = not may_take_new
         while (

@@ -15,8 +15,8 @@ Waiters = dict[asyncio.Future[bool], None]
 
 
 class Polls:
-    """Keeps waiting pops.  A pop registers before any await, on the event loop that also appends, so no pop misses a
-    message.
+    """Keeps waiting pops.  A pop awaits nothing between its scan and its registration here, and appends run on the same
+    event loop, so no pop misses a message.
     """
 
     def __init__(self, most: int) -> None:

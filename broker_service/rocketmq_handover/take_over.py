@@ -239,7 +239,7 @@ def _unreadable(where: str, error: Exception) -> None:
 
 def _unacknowledged(broker: Broker, found: Checkpoints) -> dict[Place, dict[int, Held]]:
     """Returns the unacknowledged deliveries before each group's committed offset.  Messages after the committed offset
-    are delivered anyway.
+    are left out, because the group's next pops deliver them anyway.
     """
     left: dict[Place, dict[int, Held]] = {}
     for place, held in found.unacknowledged().items():

@@ -245,8 +245,8 @@ class Transactions:
         """Appends all op records that are missing.  Raises if the log refuses an op record, because no further
         transaction may end without op records.
 
-        The op records of commits come before those of rollbacks, because `find_copies` looks for copies only after the
-        last op record.
+        The op records of commits come first, because `find_copies` looks for copies only after the last op record.  If
+        a rollback's op record came first, a crash after it could hide copies whose op records are missing.
         """
         by_resolution: dict[Resolution, list[int]] = {}
         for queue_offset, resolved in self.state.unlogged.items():

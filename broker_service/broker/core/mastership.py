@@ -5,8 +5,9 @@ arguments.
                           ▲                        ▲
     WAITING ──ready───────┘     WAITING ───────────┘
 
-A configured master starts WAITING.  While the master was down, another broker may have been promoted, and slaves may
-have records that the master has lost.  A master therefore waits for three things before it takes writes:
+A broker that is configured as a master starts as WAITING.  While the master was down, another broker may have been
+promoted, and slaves may have records that the master has lost.  A master therefore waits for three things before it
+takes writes:
 
 1. The master waits for one answer of a name server or a slave, without a time limit.  If neither a name server nor a
 slave is configured, the master does not wait for an answer.
@@ -23,7 +24,7 @@ A master becomes FENCED as soon as an answer names a newer epoch.  A fenced mast
 broker can only be restarted as a slave of the new master.
 
 For commits of offsets the master waits separately (`offsets_wait_for`), because slaves take commits while there is no
-master.
+master, and the master must first get these commits.
 """
 
 from collections.abc import Collection, Iterable, Mapping

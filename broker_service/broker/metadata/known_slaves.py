@@ -36,7 +36,7 @@ class KnownSlaves:
         """Adds a slave that has begun to follow this master."""
         others = {
             other: at for other, at in self.addresses.items() if at != address
-        }  # without other ids for this address, because the slave may have had another id
+        }  # without other ids of this address, because the slave may have had another id before
         self._become({**others, broker_id: address})
 
     def adopt(self, addresses: Mapping[int, str]) -> None:
