@@ -149,7 +149,7 @@ def session(bench: Bench) -> Iterator[tuple[Spark, Missing | None]]:
     except PySparkException as error:
         raise RuntimeError(
             str(error)[:2000]
-        ) from None  # raised here, because the JVM, from which the error's text comes, is ended below
+        ) from None  # raised before the JVM is ended below, because the error's text comes from the JVM
     finally:
         for query in made.streams.active:
             query.stop()

@@ -9,7 +9,8 @@ Way = Literal["pop", "commit", "heartbeat"]
 # A client is forgotten this many seconds after it was last seen.  Heartbeats of RocketMQ 4's clients expire after two
 # minutes.  Spark commits once per batch, which may take minutes.
 KEPT_S: dict[Way, float] = {"pop": LATELY_S, "heartbeat": 120.0, "commit": 600.0}
-MAX_CLIENTS = 1_000  # limit for each group; further clients are not remembered, because clients choose their own ids
+# Limit for each group, because a client could invent any number of ids; further clients are not remembered.
+MAX_CLIENTS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
