@@ -3,8 +3,8 @@ one.
 
     python examples/spark_parquet.py 127.0.0.1:9876 TopicTest messages
 
-If the job dies during a batch, Spark runs this batch again, with the same number and the same messages.  Each message
-is therefore in the files exactly once.
+If the job dies during a batch, Spark runs this batch again, with the same number and the same messages.  So each
+message is in the files exactly once.
 """
 
 import os

@@ -65,8 +65,8 @@ class Pair:
 
     @property
     def master(self) -> Broker | None:
-        """The master that answers.  If several masters answer, one that takes sends is preferred, and among these the
-        one with the newest epoch.
+        """The broker that answers as master, or None.  If several brokers answer as master, one that takes sends is
+        preferred, and among these the one with the newest epoch.
         """
         return _master(self.brokers)
 
@@ -74,7 +74,7 @@ class Pair:
 @dataclass(frozen=True, slots=True)
 class Picture:
     """The cluster at one moment.  `trouble` is a sentence if a broker refused the access keys, or if the name server
-    did not answer.  If the name server did not answer, `brokers` are the brokers of the picture before.
+    did not answer.  If the name server did not answer, `brokers` are the brokers of the previous picture.
     """
 
     at_ms: int

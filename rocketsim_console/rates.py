@@ -17,7 +17,8 @@ class Rates(Generic[Key]):
         """Returns by key how much each counter has risen per second since the last call.  The rate of a new counter is
         None.
 
-        A counter falls only if its process has restarted.  Its rise is then its value, because the counter began at 0.
+        A counter that has fallen belongs to a process that has restarted, so the counter began again at 0 and has risen
+        by its present value.
         """
         before, since, elapsed_s = self._counters, self._at_s, 0.0
         if since is not None:

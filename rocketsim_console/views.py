@@ -243,8 +243,9 @@ class GroupsView:
 
 
 def _lag(places: list[ConsumeProgress]) -> dict[str, Any]:
-    """Adds up the lag of several queues.  `age_ms` says how long ago the last consumed message was stored, in the queue
-    with a lag where this is longest ago.  `age_ms` is None if no queue with a lag has a consumed message.
+    """Adds up the lag of several queues.  For each queue with a lag, the time since its last consumed message was
+    stored is computed; `age_ms` is the longest of these times.  `age_ms` is None if no queue with a lag has a consumed
+    message.
     """
     late = [place.last_timestamp for place in places if place.diff > 0 and place.last_timestamp > 0]
     return {

@@ -2,8 +2,8 @@
 
 gRPC and protobuf allocate a few MiB for each frame and free them.  By default glibc returns large freed blocks to the
 kernel at once.  The next frame then has a page fault for every 4 KiB, and the page faults take six times as long as
-copying the frame's bytes.  But glibc adapts: once a large block was freed, glibc no longer returns blocks of that size,
-and keeps free memory of up to twice that size at the top of a heap.
+copying the frame's bytes.  After a process has freed one large block, however, glibc no longer returns blocks of that
+size, and keeps free memory of up to twice that size at the top of a heap.
 """
 
 import ctypes

@@ -36,8 +36,8 @@ def deserializer(kind: type[M]) -> Callable[[bytes], Received[M]]:
 
 
 def join(number: int, slices: Iterable[bytes | memoryview], others: bytes) -> bytes:
-    """Encodes a message in whose field `number` (below 16) the slices are joined.  `others` are the other fields, which
-    are already encoded.
+    """Encodes a message whose field `number` (below 16) is the joined slices.  `others` are the other fields, which are
+    already encoded.
     """
     slices = list(slices)
     return b"".join((head(number, sum(map(len, slices))), *slices, others))

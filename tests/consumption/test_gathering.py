@@ -39,8 +39,8 @@ async def quiet(one: Consumer) -> None:
 
 
 async def begun(one: Consumer, *calls: Coroutine[Any, Any, Any]) -> list[Task]:
-    """Starts the calls, and returns once their changes of the state are pending.  They stay pending for a while because
-    another call came just before them.
+    """Starts the calls, and returns once their changes of the state are pending.  The changes stay pending for a while
+    because another call came just before these calls.
     """
     if one.node.groups.get("g") is None:
         one.node.groups.put(SubscriptionGroup("g"), 0)  # creating the group would delay a call

@@ -675,8 +675,8 @@ def order_info(folder: Path) -> Any:
 
 async def test_a_clean_stop_says_what_a_real_rocketmq_has_under_way_in_order(tmp_path: Path) -> None:
     """The stop writes into RocketMQ's file the deadline of each delivery, the number of earlier deliveries of the
-    message, and the messages that were acknowledged before an earlier one.  Messages that were never delivered are left
-    out.
+    message, and which messages were acknowledged although an earlier one was not.  Messages that were never delivered
+    are left out.
     """
     async with in_order(tmp_path) as one:
         await one.send("a1 b1 a2 b2 c1")

@@ -140,7 +140,7 @@ def make(root: Path, now_ms: int) -> None:
         rocketmq.popped("crew", "orders", 6, at=old, invisible=1000, waits=False)
         rocketmq.popped("crew", "orders", 4, 5, at=old, waits=False)
         rocketmq.acked("crew", "orders", 4, 4, at=old, waits=False)
-        # the timer topic's copy of the revive topic's checkpoint, which RocketMQ has delivered
+        # the same checkpoint in the timer topic, from which RocketMQ has delivered it to the revive topic
         rocketmq.popped("crew", "orders", 4, 5, at=old)
         rocketmq.delivered_to = old + HOUR_MS
         now = old + 2 * HOUR_MS
@@ -305,8 +305,8 @@ async def test_a_retry_topic_of_another_group_is_not_read(tmp_path: Path) -> Non
 
 
 async def test_a_group_that_pops_here_already_goes_on_by_itself(tmp_path: Path) -> None:
-    """In between, a RocketMQ broker used the store.  Our broker does not read what that broker did, and delivers its
-    messages again, even the acknowledged ones.
+    """In between, a RocketMQ broker used the store.  Our broker does not take over RocketMQ's deliveries again: the
+    messages that RocketMQ delivered come again, even those acknowledged there.
     """
     now_ms = wall_clock_ms()
     with RocketMQStore(tmp_path, now_ms) as rocketmq:
@@ -354,7 +354,7 @@ async def test_a_checkpoint_whose_bytes_have_changed_is_named_and_not_believed(
         rocketmq.send("orders", "o-0", "o-1", "o-2")
         for offset in (0, 1):
             rocketmq.popped("crew", "orders", offset, at=now_ms, invisible=HOUR_MS, waits=False)
-        rocketmq.send("orders", *["o" * 1000] * 100)  # too much for a start to check the checkpoints before it
+        rocketmq.send("orders", *["o" * 1000] * 100)  # a start does not check the log before so many bytes
         rocketmq.offsets = {("crew", "orders"): {0: 3}}
     log = tmp_path / "commitlog" / f"{0:020}"
     data = log.read_bytes()

@@ -111,7 +111,9 @@ class Queue:
         self.next = max(self.next, take.next)
 
     def end(self, offset: int, step: Step) -> None:
-        """Ends a delivery; a message of a message group gets this step."""
+        """Ends the delivery of the message at this offset.  If the message has a message group, `step` says what has
+        become of it.
+        """
         *_, counted = self.deliveries.pop(offset)
         if (name := self.group_of(offset)) is not None:
             group = self.groups[name]

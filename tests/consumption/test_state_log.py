@@ -120,8 +120,8 @@ def test_garbage_is_collected_after_a_reload_and_not_meanwhile(monkeypatch: pyte
 
 
 def with_a_bad_sector(before_end: int) -> tuple[BadDisk, MessageStore, StateLog]:
-    """Makes a store whose log has a bad sector `before_end` bytes before its end.  No snapshot contains that part of
-    the log yet.
+    """Makes a store whose log has a bad sector `before_end` bytes before its end.  No snapshot contains the records in
+    this sector yet.
     """
     disk = BadDisk()
     store = store_on(disk)

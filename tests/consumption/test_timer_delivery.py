@@ -248,7 +248,7 @@ async def test_a_restart_neither_loses_nor_doubles(tmp_path: Path, kept: bool) -
 
 
 def dying(one: Timed, dies: Callable[[Transition], bool]) -> None:
-    """The state topic accepts no record from the first change on for which `dies` is true."""
+    """From the first change for which `dies` is true, the state topic accepts no more records."""
     writer = one.node.consumption.writer
     append, dead = writer.append, []
 
@@ -633,8 +633,8 @@ async def test_no_file_is_made_without_messages_that_have_waited(tmp_path: Path)
 
 @pytest.mark.parametrize("stopped_before", [False, True])
 async def test_what_a_real_rocketmq_has_delivered_does_not_come_again(tmp_path: Path, stopped_before: bool) -> None:
-    """RocketMQ has put the first three messages into its timer wheel, and has delivered the two that were already due.
-    So our broker delivers only the third of them, and the message that is not in the wheel.
+    """RocketMQ has put the first three messages into its timer wheel, and has delivered two of these, which were due.
+    Our broker must deliver only the one that is still in the wheel, and the message that is not in the wheel.
 
     If our broker stops before it has read RocketMQ's position, its next start reads the position.
     """

@@ -17,8 +17,8 @@ from tests.support.brokers import bodies_in, name_server, running
 
 
 async def killed(batches: int, *arguments: object) -> None:
-    """Runs a broker until it has taken all messages and delivered `batches` batches.  Kills it between this batch and
-    the next one, or within the next one.
+    """Runs a broker until it has taken all messages and delivered `batches` batches.  Then kills the broker before or
+    within the next batch.
     """
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "tests.consumption.timing_broker", *map(str, arguments)),

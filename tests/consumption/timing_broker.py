@@ -1,5 +1,5 @@
 """A master that takes messages whose delivery time is in an hour, then moves its clock and delivers all messages in
-small batches.  It prints a line for each batch, until a test kills it.
+small batches.  The program prints a line for each batch, until a test kills it.
 
     python -m tests.consumption.timing_broker FOLDER [NAME_SERVER]
 

@@ -279,8 +279,8 @@ class Deliveries:
             self._spawn(broker, consumption_pb2_grpc.ConsumptionStub, work)
 
     def _some(self, chance: random.Random) -> Iterator[Delivery]:
-        """Takes some deliveries out of the kept ones, and yields most of these.  The rest is never acknowledged, as if
-        its consumer had died.
+        """Takes some deliveries out of the kept ones, and yields most of these.  Deliveries that were taken out and not
+        yielded are never acknowledged, as if their consumer had died.
         """
         for _ in range(min(len(self._kept), chance.choice((1, 4, 16)))):
             delivery = self._kept.pop(chance.randrange(len(self._kept)))
@@ -340,8 +340,8 @@ class Deliveries:
         )
 
     def _settled_at(self, key: tuple[str, bytes], history: History) -> float:
-        """Returns the time of the answer that ended the message by an ack or a move, or NEVER if a master with that
-        history has no such answer.
+        """Returns the time of the answer to the ack or move that ended the message, or NEVER if that history has no
+        such ack or move.
         """
         return min(
             (one.change.answered_at for one in self._settlements.get(key, ()) if one.change.is_in(history)),
@@ -352,8 +352,8 @@ class Deliveries:
         return any(one.change.may_be_in(history) for one in self._settlements.get(key, ()))
 
     def _waited_behind_another(self, key: tuple[str, bytes], settled_at: float, history: History) -> bool:
-        """Returns True if a message that was acknowledged or moved at `settled_at` may be delivered again.  It may if
-        an earlier message of its message group was not acknowledged or moved before that time.  RocketMQ also delivers
+        """Returns True if a message that was acknowledged or moved at `settled_at` may be delivered again, because an
+        earlier message of its message group was not acknowledged or moved before that time.  RocketMQ also delivers
         such a message again.
         """
         group, body = key

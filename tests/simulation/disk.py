@@ -1,6 +1,6 @@
 """A broker's disk in the simulation, which outlives the broker and loses its power when the seed says so.
 
-Calls of a broker's own threads take time, in which its event loop continues.
+Disk calls of a broker's own threads take virtual time, in which the broker's event loop continues.
 """
 
 import random

@@ -1,9 +1,9 @@
 """The promises about committed offsets: no query answers with less than an earlier answer (I7).
 
-A reader of this package finds out from the disks which brokers have an offset (docs/storage_format.md).  A broker that
-has a committed offset must answer queries with this offset.  A master that could have received the offset must also
-answer with it, and in the end every broker must (docs/replication.md).  Only a reset, the deletion of a topic, or the
-loss of the records before an offset makes the offset lower.
+This module reads the files on the disks (docs/storage_format.md) to find out which brokers have an offset.  A broker
+that has a committed offset must answer queries with this offset.  A master that could have received the offset must
+also answer with it, and in the end every broker must (docs/replication.md).  Only a reset, the deletion of a topic, or
+the loss of the records before an offset makes the offset lower.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class OffsetPromises:
             if broker.broker_id not in standing.holders or kept.get(standing.key, NOTHING)[0] >= standing.entry:
                 continue
             if there.get(standing.key, NOTHING)[0] < standing.entry:
-                continue  # the offset was lost before, which the check of queries finds
+                continue  # the offset was lost earlier; the check of queries finds that
             age_s = self._world.loop.now - max(standing.since, broker.started_at)
             if age_s > SYNCED_WITHIN_S and not self._had_trouble(broker):
                 raise self._broken(
@@ -403,8 +403,8 @@ def on_disk(broker: Broker, *, durable: bool = False) -> Table:
 
 
 def whole_lines(journal: bytes) -> list[bytes]:
-    """Returns the JSON of each line whose checksum is right.  A line whose checksum is the only part that did not reach
-    the disk counts, too.  Zeros, which a power loss leaves anywhere, belong to no line.
+    """Returns the JSON of each line whose checksum is right.  A line also counts if only its checksum did not reach the
+    disk.  Zeros, which a power loss leaves anywhere, belong to no line.
     """
     lines = re.findall(rb'(?<![^\0\n])(?:([0-9a-f]{8}) )?(\["[^\0\n]+)\n', journal)
     return [text for checksum, text in lines if not checksum or int(checksum, 16) == zlib.crc32(text)]

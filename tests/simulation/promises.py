@@ -330,8 +330,8 @@ class Promises:
     def _newest_promotion(self) -> tuple[Epoch, int]:
         """Returns the promotion with the newest epoch, or the last of them if several promotions have that epoch.
 
-        A forced promotion does not ask brokers that are away, and one of these may have been promoted before.  The
-        newest epoch therefore need not be that of the last promotion.
+        A forced promotion does not ask brokers that are away, and one of these may have been promoted with a newer
+        epoch.  So the last promotion need not be the one with the newest epoch.
         """
         return max(reversed(self._world.promoted), key=lambda promotion: promotion[0].epoch)
 
@@ -457,8 +457,8 @@ class Promises:
                 self._becomes_master(broker)
 
     def _becomes_master(self, broker: Broker) -> None:
-        """Notes that a broker begins to take writes.  Marks the messages that this broker's log lacks as excused, if
-        their loss is allowed.
+        """Notes that a broker begins to take writes.  Marks a message as excused if this broker's log lacks it and its
+        loss is allowed.
         """
         epoch = broker.live.epochs.epochs.epochs[-1]
         if (broker.broker_id, epoch) in self._openings:
@@ -598,7 +598,7 @@ class Promises:
         """Returns True if expired records are gone from the broker's queues.
 
         Expired records leave the queues at once, or in the next round of retention if a queue could not be read.  A
-        search in a damaged queue may end elsewhere, so damaged queues are not checked.
+        search in a damaged queue may end at a wrong entry, so damaged queues are not checked.
         """
         store = broker.live.store
         if any("consumequeue" in damage.path.parts for damage in broker.disk.damages):

@@ -69,7 +69,7 @@ class QueuePromises:
     # --- order ----------------------------------------------------------------------------------------------------
 
     def known(self, one: Record) -> Message | None:
-        """Returns the message that clients were told is at this record's offset of its queue."""
+        """Returns the message of which clients were told that it has this record's queue offset."""
         told = self._told[one.topic, one.queue_id].get(one.queue_offset)
         return told.message if told else None
 
@@ -134,8 +134,8 @@ class QueuePromises:
         """Checks a log that now begins at `first`: only a full disk lets a broker delete records before their retention
         time.
 
-        A slave that starts over begins its log where its master's log begins.  So if one broker may delete records, any
-        broker may lack them.
+        A slave that starts over begins its log where its master's log begins, so any broker may lack the records that
+        one broker may delete.
         """
         was_full = broker.is_full or broker.broker_id in self._was_full
         self._was_full.discard(broker.broker_id)

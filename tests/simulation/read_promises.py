@@ -215,8 +215,8 @@ def place(topic: str, queue_id: int, offset: int, epoch: Any) -> Place:
 
 
 def _may_compare(broker: Broker, here: Place) -> bool:
-    """Returns True if the broker has heard of the epoch that the consumer names.  A broker that has not heard of this
-    epoch cannot know which records are newer.
+    """Returns True if the broker has heard of the epoch that the consumer names.  A broker that has not heard of the
+    consumer's epoch cannot know which records are newer.
     """
     return not here.epoch or any(
         (epoch.epoch, epoch.id) == (here.epoch, here.epoch_id) or epoch.epoch > here.epoch

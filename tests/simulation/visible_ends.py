@@ -57,7 +57,7 @@ class VisibleEnds:
                 process.confirmed = max(process.confirmed, message.ack.ack_offset)
 
     def term_begins(self, broker: Broker, epoch: object) -> None:
-        """Notes that the broker is the master now, so that its whole log counts as true."""
+        """Notes that the broker is the master now, so that readers may see its whole log up to the present end."""
         term = broker.broker_id, broker.run, epoch
         if term not in self._terms:
             self._terms.add(term)

@@ -708,8 +708,8 @@ class World:
         return f"{broker.name} is restarted as slave of {broker.master_known}"
 
     def demote(self, chance: random.Random) -> str | None:
-        """Starts a replaced master as a slave.  Sometimes the slave dies soon afterwards and starts again.  Its start
-        would show records that it should have cut from its log.
+        """Starts a replaced master as a slave.  Sometimes the slave dies soon afterwards and starts again, because this
+        start would show records that the slave should have cut from its log.
         """
         broker = self._pick(chance, lambda broker: broker.standing is Standing.FENCED)
         if broker is None:

@@ -270,9 +270,9 @@ def test_what_a_failed_sync_left_off_the_disk_is_written_again_before_it_counts_
 
 
 def test_a_log_that_starts_over_begins_at_the_masters_minimum_only_with_its_queues():
-    """A log that begins at the master's minimum must also have the queues' lowest offsets.  The master does not send
-    them again to a slave whose log begins there.  Without them, queues whose messages have all expired would begin at
-    0.
+    """A log that begins at the master's minimum must also have the queues' lowest offsets, because the master does not
+    send these offsets again to a slave whose log begins there.  A queue whose messages have all expired would then
+    begin at 0.
     """
     begun = 0
     for call in range(1, 100):

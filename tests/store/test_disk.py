@@ -1,4 +1,4 @@
-"""The consequences of a failed disk operation are the same table in the code and in docs/replication.md."""
+"""The table of the consequences of failed disk operations is the same in the code and in docs/replication.md."""
 
 import errno
 from collections.abc import Callable

@@ -149,7 +149,7 @@ def test_batches_that_are_indexed_together_make_what_each_by_itself_makes():
     indexes = []
     for tick_each in (True, False):
         store = open_store(ROOT, disk := MemoryFiles(), mapped_file_size_commit_log=100_000)
-        for number in range(40):  # the batches cross the ends of log files, and some have more than a few records
+        for number in range(40):  # the batches cross the ends of log files; some have few records, and some have many
             keys = [("UNIQ_KEY", f"U{number}"), ("KEYS", f"k{number} all"), ("TAGS", "T")]
             put(store, "topic", 0, [b"x" * 200] * (1, 80, 2, 3, 90)[number % 5], properties=keys[number % 2 :])
             if tick_each:

@@ -1,4 +1,4 @@
-"""A queue is read by RocketMQ 4.9.8's tables D2b and D3, and by our ranged read."""
+"""Reads of a queue: pulls as in RocketMQ 4.9.8 (tables D2b and D3), and our own reads of ranges."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -239,7 +239,9 @@ def test_a_damaged_queue_never_gives_other_records(store):
     "entry", [pytest.param(bytes(20), id="a lost write"), pytest.param((5).to_bytes(8, "big"), id="another offset")]
 )
 def test_a_damaged_entry_is_not_taken_for_one_that_has_expired(trimmed, entry):
-    """Readers would pass over the damaged entry's message, and over all other messages of its log file."""
+    """If it were taken for one, readers would pass over the entry's message, and over all other messages of its log
+    file.
+    """
     low, high = trimmed.queues.bounds("topic", 0)
     place = (low + 3) * 20
     trimmed.disk.pwrite(trimmed.disk.open(ROOT / "consumequeue/topic/0/00000000000000000000"), entry, place)

@@ -99,8 +99,8 @@ def remove_blank(root: Path) -> None:
 
 
 def stale_records_behind_the_end(root: Path) -> None:
-    """Writes old records with garbage before them behind the end of the log, as a failed append and a smaller one after
-    it would leave them if nothing were zeroed.
+    """Writes garbage and then old records behind the end of the log.  A failed append and a smaller one after it would
+    leave such bytes if nothing were zeroed.
     """
     path, start = position(root, ALL - 1)
     data = path.read_bytes()
@@ -206,8 +206,8 @@ def rebuilt(store: MessageStore, directory: Path) -> dict[str, bytes]:
 CASES = [
     pytest.param(damage, left, clean, id=f"{name}, {'closed cleanly' if clean else 'killed'}")
     for name, damage, left in DISASTERS
-    # After a clean stop, all records are below the flushed offset.  Damage to them is an error, and is in the other
-    # table.  A start also believes our own note of a clean stop.
+    # After a clean stop, all records are below the flushed offset, and damage that loses one of them is an error, which
+    # is in the other table.  A start also believes our own note of a clean stop.
     for clean in ((False, True) if left == ALL and "too little" not in name else (False,))
 ]
 

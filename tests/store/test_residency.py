@@ -328,8 +328,8 @@ def test_the_kernel_is_asked_without_waiting(tmp_path: Path) -> None:
 def test_where_the_kernel_cannot_tell_it_is_read_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unsupported: int
 ) -> None:
-    """On tmpfs, for example, the event loop reads at once: even after a thread's read it would not find the data in
-    memory.
+    """On tmpfs, for example, the kernel does not say whether data is in memory, even after a thread has read it, so the
+    event loop reads it at once.
     """
     real = os.preadv
 

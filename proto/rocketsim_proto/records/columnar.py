@@ -82,7 +82,9 @@ class Records:
 
     @classmethod
     def at(cls, data: Bytes, columns: Positions) -> "Records":
-        """Makes Records from the starts, sizes and places of parts that a compiled function has found."""
+        """Makes Records from what a compiled function has found: the records' starts and sizes, and the positions of
+        their parts.
+        """
         records = cls(data, columns[0], columns[1])
         records._found = columns
         return records
