@@ -2,8 +2,7 @@
 
 
 def goes_on_at(position: int, first: int) -> int:
-    """Returns the offset at which a group continues to read in a queue whose first message is `first`, because earlier
-    messages have expired.
+    """Returns the offset at which a group continues to read a queue.  Messages before the offset `first` have expired.
 
     `position` is negative for a group that has read nothing of the queue.
     """

@@ -1,5 +1,5 @@
-"""A master that pops from itself and acknowledges, and prints what it begins and what was answered OK, until a test
-kills it.
+"""A master that pops from itself and acknowledges, until a test kills it.  It prints which acks begin, and which acks
+were answered OK.
 
     python -m tests.consumption.popping_broker FOLDER [NAME_SERVER] [in-order]
 

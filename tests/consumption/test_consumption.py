@@ -1241,7 +1241,7 @@ async def test_a_deleted_group_that_keeps_its_offsets_goes_on_where_it_was(tmp_p
         await one.later(INVISIBLE_MS)
         (c,) = (await one.pop()).deliveries
         assert (body_of(c), c.attempt, one.committed()) == (b"c", 3, 3)
-    async with consumer(tmp_path) as one:  # a restart does not delete the offsets that the command kept either
+    async with consumer(tmp_path) as one:  # a restart keeps the offsets, too
         await one.later(3 * INVISIBLE_MS)
         (c,) = (await one.pop()).deliveries
         assert (body_of(c), c.attempt) == (b"c", 4)

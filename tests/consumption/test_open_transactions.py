@@ -1,4 +1,4 @@
-"""The state of transactions equals a plain model, and so does the state that their records give."""
+"""The state of transactions equals a plain model, also after it is read again from the transactions' records."""
 
 from dataclasses import dataclass, field
 from typing import Any

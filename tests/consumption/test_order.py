@@ -587,7 +587,7 @@ async def test_what_waits_and_expires_with_the_log_is_passed_over(tmp_path: Path
 
 
 class Promise:
-    """Knows what a consumer in order may get, from the sends and the answers alone."""
+    """Finds out only from the sends and the answers which messages a consumer in order may get."""
 
     def __init__(self) -> None:
         self.sent: dict[str, list[str]] = {}

@@ -46,7 +46,9 @@ def take(place: Place, pop: int, start: int, *offsets: int, **fields: int) -> Ta
 
 
 def in_order(place: Place, pop: int, start: int, attempt_id: str = "", **groups: list[Ordered]) -> TakeInOrder:
-    """Makes the state change of a pop of these message groups' messages; "_" stands for the group without a name."""
+    """Makes the state change for a pop that takes these messages, given by message group.  "_" stands for messages
+    without a message group.
+    """
     chosen = tuple((name.strip("_"), tuple(messages)) for name, messages in groups.items())
     following = max([start - 1, *(one.queue_offset for messages in groups.values() for one in messages)]) + 1
     return TakeInOrder(

@@ -268,7 +268,9 @@ def dying(one: Timed, dies: Callable[[Transition], bool]) -> None:
 async def test_a_crash_within_a_batch_neither_loses_nor_doubles(
     tmp_path: Path, of: type[Transition], delivered: int, kept: bool
 ) -> None:
-    """The log is left as a kill between COPYING, the copies and COPIED leaves it."""
+    """The log is left as by a kill: without the record COPYING and the copies, or with both but without the record
+    COPIED.
+    """
     async with timed(tmp_path) as one:
         dying(one, lambda change: isinstance(change, of))
         await one.send(b"a", b"b", b"c")

@@ -60,7 +60,7 @@ class CrashPoints:
             )
         if len(self.points) % COLLECT_EVERY == 0:
             gc.collect()
-            gc.freeze()  # so that the next collection looks only at brokers that were opened since
+            gc.freeze()  # later collections then look only at brokers that were opened later
 
     def _open(self, broker: Broker, disk: Disk, powerless: bool) -> None:
         left = disk.as_powerless(self._chance) if powerless else disk.as_killed()

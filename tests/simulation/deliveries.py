@@ -110,7 +110,7 @@ class Deliveries:
     # --- clients --------------------------------------------------------------------------------------------------
 
     def make_groups(self, broker: "Broker") -> None:
-        """Creates the groups.  In only one of the groups, messages become dead letters."""
+        """Creates the groups.  Messages become dead letters in only one of these groups."""
         for name in GROUPS:
             group = metadata_pb2.SubscriptionGroupConfig(
                 group_name=name,
@@ -452,7 +452,7 @@ class Deliveries:
 
 
 def _overlap(one: Delivery, other: Delivery) -> bool:
-    """Returns True if both deliveries were exclusive at the same moment."""
+    """Returns True if the message belonged exclusively to both deliveries at the same moment."""
     if one.term != other.term or one.is_given_up or other.is_given_up:
         return False
     return other.received < one.began + _long(one) and one.received < other.began + _long(other)

@@ -1,4 +1,4 @@
-"""Records which log has which bytes, for modes in which a master may lack the end of another master's log."""
+"""Tells which log has which bytes, for modes in which a master may lack the end of another master's log."""
 
 import math
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ NEVER = math.inf
 
 
 class Position(NamedTuple):
-    """A place in the log of an epoch's master."""
+    """A position in the log: an offset, and the epoch in which the byte before it was written."""
 
     epoch: int
     epoch_id: int
@@ -48,9 +48,7 @@ class History(NamedTuple):
         return bool(of) and all(one.start_offset >= position.log_offset for one in following)
 
     def has_some_after(self, position: Position) -> bool:
-        """Returns True if the history may have the first bytes that were appended after that position in the same
-        epoch.
-        """
+        """Returns True if the history may contain bytes that were appended after that position in the same epoch."""
         return self.has(position._replace(log_offset=position.log_offset + 1))
 
 

@@ -39,7 +39,7 @@ class Wire:
         self.servers: dict[str, Server] = {}
         self.dark: set[str] = set()  # hosts without power: they send nothing, not even a reset
         self.cuts: set[tuple[str, str]] = set()  # (from host, to host)
-        self.corruptions = 0  # the number of next large messages in which a bit flips
+        self.corruptions = 0  # a bit flips in this many of the next large messages
         self.calls: dict[int, _Connection] = {}
         self.numbers = count(1)
         # Called with (host, path, request, response) of each answer.

@@ -69,7 +69,7 @@ class OffsetPromises:
         self._epochs: dict[int, dict[tuple[int, int], int]] = {}  # broker -> (number, id) of each epoch -> its start
         self._trouble_at: dict[int, float] = {}  # broker -> when its disk was last full or failed
         self._before_power_loss: dict[int, tuple[float, Table]] = {}
-        # (slave, its run, master, its run) -> since when the slave follows the master
+        # (slave, its run, master, its run) -> when the slave began to follow the master
         self._following: dict[tuple[int, int, int, int], float] = {}
         self._last_followed: dict[tuple[int, int], int] = {}  # (slave, its run) -> the master that it followed last
         self.committed = self.queried = 0
@@ -160,8 +160,8 @@ class OffsetPromises:
         self._epochs.pop(broker.broker_id, None)
 
     def watch(self) -> None:
-        """Notes which slave follows which master, and whose log was cut.  A broker lowers offsets that are beyond the
-        end of its cut log.
+        """Notes which slave follows which master, and which brokers' logs were cut.  A broker lowers offsets that are
+        beyond the end of its cut log.
         """
         now = self._world.loop.now
         for broker in self._world.brokers:

@@ -11,7 +11,7 @@ from tests.simulation.world import World
 
 
 class Counted(Protocol):
-    """The result of a play, which has counts of what happened."""
+    """The result of a play: counts of what happened."""
 
     @property
     def counts(self) -> dict[str, int]: ...

@@ -84,7 +84,7 @@ def start_with_damaged_log(world: World, master: Broker) -> Path:
 
 def a_tail_is_cut_off_and_the_slave_dies(world: World) -> None:
     """The master has records that its slave does not have.  After the slave's promotion, the old master returns as a
-    slave, cuts these records from its log, and dies.
+    slave, cuts the records that the new master does not have from its log, and dies.
     """
     old, new = pair(world, 3)
     new.kill()

@@ -134,7 +134,7 @@ def answer_changes_early(plant: Any) -> None:
 
 
 def leave_the_log_as_it_is(plant: Any) -> None:
-    """The slave with the longest log may be one that has not heard of the change."""
+    """The slave with the longest log may be a slave that has not heard of the change."""
     plant(Broker, "_mark_change", lambda self: True)
 
 

@@ -288,7 +288,7 @@ def show_the_logs_end(plant):
 
 
 def tell_nobody_of_what_is_gone(plant):
-    """A consumer that has read records which a promoted slave lacks continues at its offset without being told."""
+    """A consumer has read records that a promoted slave lacks, and continues at its offset without being told."""
     plant(PullPath, "_truncated", lambda *_: None)
 
 

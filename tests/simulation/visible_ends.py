@@ -1,5 +1,5 @@
-"""Checks up to where a SYNC_MASTER may show its log (I11): up to what slaves have acknowledged, or to what existed
-before any slave.
+"""Checks that a SYNC_MASTER shows only as much of its log as slaves have acknowledged, or as existed before any slave
+(I11).
 
 The check uses what masters are told on their streams and where their logs end, not what they believe is confirmed.
 """
@@ -44,7 +44,7 @@ class VisibleEnds:
         self._terms: set[tuple[int, int, object]] = set()
 
     def told(self, broker: Broker, call: ServerCall, message: Any) -> None:
-        """Notes that the broker has received that message from a slave."""
+        """Notes that the broker has received this message from a slave."""
         process = self._look(broker)
         match message.WhichOneof("kind"):
             case "handshake":

@@ -51,7 +51,7 @@ QUEUE_ENTRY, TAGS_CODE = 20, 12  # the size of a queue entry, and the place of i
 # The bytes that a broker writes at once, by kind of file.  Other files are written as a whole.
 UNITS = {"commitlog": 1, "consumequeue": QUEUE_ENTRY, "index": 20}
 DAMAGES = 3  # the most damages of one disk in a run
-QUIET_S = 6.0  # the time after a disturbance of the network in which all connect again
+QUIET_S = 6.0  # after a disturbance of the network, all hosts are connected again within this time
 
 
 class Decision(NamedTuple):
@@ -565,7 +565,9 @@ class World:
     # --- the network ----------------------------------------------------------------------------------------------
 
     def cut(self, chance: random.Random) -> str:
-        """Cuts one direction or both: between brokers, a broker and a name server, or a broker and the clients."""
+        """Cuts one or both directions of the network between two brokers, a broker and a name server, or a broker and
+        the clients.
+        """
         hosts = [*self.hosts, *(name.host for name in self.names), HOST]
         one, other = chance.sample(hosts, 2)
         self._disturb()

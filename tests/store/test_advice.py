@@ -1,4 +1,6 @@
-"""Errors of the store give advice that works: each test follows one, and the store opens with all its data."""
+"""The advice in the store's errors works: each test follows the advice of one error, and the store then opens with all
+its data.
+"""
 
 import errno
 import os

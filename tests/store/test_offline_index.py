@@ -45,7 +45,7 @@ def index_files(root: Path) -> list[Path]:
 
 
 def findings(root: Path) -> list[tuple[str, str]]:
-    """Returns (file, what) of each finding in the index alone."""
+    """Checks only the index, and returns (file, what) of each finding."""
     index, end = OfflineIndex(root), 0
     for part in log_parts(root):
         if isinstance(part, Whole):

@@ -76,8 +76,8 @@ class ColdDisk(MemoryFiles):
 
 
 def filled(disk: ColdDisk | None = None) -> tuple[ColdDisk, MessageStore]:
-    """Makes a store with four queues and some MiB of log in several files, none of which is in memory or known to be
-    there.
+    """Makes a store with four queues and some MiB of log in several files.  No part of the log is in memory, or known
+    to be in memory.
     """
     disk = disk or ColdDisk()
     store = open_store(ROOT, disk, mapped_file_size_commit_log=3 << 19)

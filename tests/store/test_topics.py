@@ -64,7 +64,7 @@ def test_a_slave_that_was_away_forgets_what_the_queues_of_a_topic_made_again_had
     kept = [b"a", b"b", b"c"][floor:]
     assert queue_bodies(store, "topic", 0) == kept and queue_bodies(store, "topic", 1) == [b"d"]
     assert store.forget_before({"topic": {0: floor, 1: 0}}) == []
-    for _ in range(2):  # opens it from its files, and then from the log after a kill
+    for _ in range(2):  # from the store's files, and then from the log after a kill
         store = open_store(ROOT, disk := disk.kill())
         assert queue_bodies(store, "topic", 0) == kept and queue_bodies(store, "topic", 1) == [b"d"]
     put(store, "topic", 0, [b"e"])

@@ -1,4 +1,4 @@
-"""A log is cut as a slave does it when the end of its log belongs to another epoch."""
+"""Cuts of a log, which a slave makes if the end of its log belongs to another epoch."""
 
 import random
 from pathlib import Path

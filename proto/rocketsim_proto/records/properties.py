@@ -234,7 +234,7 @@ def _values_of(properties: bytes) -> dict[bytes, slice] | None:
 
 
 class _Table:
-    """A table of places: row r, column c has the place of record r's value for the c-th name."""
+    """A table of positions: row r, column c has the position of record r's value for the c-th property name."""
 
     def __init__(self, text: Bytes, names: list[bytes], starts: Positions, sizes: Positions) -> None:
         self._text = text

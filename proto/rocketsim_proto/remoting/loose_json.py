@@ -18,7 +18,9 @@ _WORDS = {"true": True, "false": False, "null": None}
 
 
 class LooseJsonError(ValueError):
-    """Raised if the text is neither JSON nor RocketMQ's variant of it.  The message says at which character."""
+    """Raised if the text is neither JSON nor RocketMQ's variant of it.  The message says at which character the text is
+    wrong.
+    """
 
 
 class ObjectKey(tuple[tuple[str, Any], ...]):
