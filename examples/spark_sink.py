@@ -3,7 +3,7 @@
     python examples/spark_sink.py 127.0.0.1:9876 TopicTest Alarms alarms-checkpoint
 
 With `sinkMode=idempotent`, a row that is written a second time, because its batch was repeated, gets the same message
-id.  By this id readers recognize the second copy and can drop it.
+id again, so that readers can recognize the second copy and drop it.
 """
 
 import os

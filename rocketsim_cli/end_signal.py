@@ -12,8 +12,8 @@ class EndSignal:
     """Remembers that a signal has come after `listen`.  As soon as a signal has come, `sleep` and `check` raise
     KeyboardInterrupt.
 
-    Python's own handler raises KeyboardInterrupt between any two instructions of the main thread.  If these belong to a
-    destructor or a callback, Python drops the exception.  While the command stops its processes, a KeyboardInterrupt
+    Python's own handler raises KeyboardInterrupt between any two instructions of the main thread, and Python drops the
+    exception if this happens in a destructor or a callback.  While the command stops its processes, a KeyboardInterrupt
     would leave the other processes running, so EndSignal ignores all signals after the first one.
     """
 

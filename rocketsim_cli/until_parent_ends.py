@@ -4,8 +4,8 @@ the pipe FD closes.
     Popen(until_parent_ends.command("broker_service", "broker", "-c", "FILE"), pass_fds=[until_parent_ends.lifeline()])
 
 The process that starts the server, its parent, holds the other end of the pipe.  The system closes the parent's end of
-the pipe when the parent ends, even by a SIGKILL.  The server then exits at once, because no process is left to wait for
-an orderly stop.  A broker's store survives a sudden exit.
+the pipe when the parent ends, even by a SIGKILL.  When the pipe closes, the server exits at once, because no process is
+left to wait for an orderly stop.  A broker's store survives a sudden exit.
 """
 
 import functools

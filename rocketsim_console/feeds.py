@@ -15,7 +15,7 @@ ALIVE_S = 15.0  # a stream sends something at least this often, to notice that t
 
 
 class TooManyViewers(Exception):
-    """Another live page would be too much work for the cluster or this process."""
+    """Raised if another live page would be too much work for the cluster or this process."""
 
 
 def event(kind: str, value: dict[str, Any]) -> str:

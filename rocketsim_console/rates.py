@@ -7,7 +7,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class Rates(Generic[Key]):
-    """Computes rates from the counters of this call and of the last one."""
+    """Computes rates from the counters of each call and of the call before."""
 
     def __init__(self) -> None:
         self._at_s: float | None = None

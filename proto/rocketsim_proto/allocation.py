@@ -1,9 +1,9 @@
 """Makes glibc keep freed memory for the next frame, or give it back to the kernel.
 
 gRPC and protobuf allocate a few MiB for each frame and free them.  By default glibc returns large freed blocks to the
-kernel at once.  The next frame then has a page fault for every 4 KiB, and the page faults take six times as long as
-copying the frame's bytes.  After a process has freed one large block, however, glibc no longer returns blocks of that
-size, and keeps free memory of up to twice that size at the top of a heap.
+kernel at once.  If the kernel has the memory back, the next frame has a page fault for every 4 KiB, and these page
+faults take six times as long as copying the frame's bytes.  After a process has freed one large block, however, glibc
+no longer returns blocks of that size, and keeps free memory of up to twice that size at the top of a heap.
 """
 
 import ctypes
@@ -39,8 +39,8 @@ def share_freed_memory() -> None:
 
 
 class FreedMemory:
-    """The memory that this process has freed but not returned to the kernel.  After many large frames glibc would keep
-    such memory forever.
+    """The memory that this process has freed but not returned to the kernel, and that glibc could keep forever after
+    many large frames.
     """
 
     def __init__(self) -> None:

@@ -13,6 +13,6 @@ def lag(position: int, first: int, end: int, pending: int = 0) -> int:
     """Returns how many messages a group still has to process in a queue that has messages [first, end).
 
     `position` is the offset of the first message that the group has not taken.  `pending` is the number of messages
-    before this offset that are still in the queue and not yet processed.
+    before `position` that are still in the queue and not yet processed.
     """
     return max(0, end - goes_on_at(position, first)) + pending

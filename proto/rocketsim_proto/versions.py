@@ -1,8 +1,8 @@
 """The versions of the protocols on which two processes must agree.
 
 A version is raised only when an older program would misunderstand a newer one.  A version is not raised for a new field
-or call that the other side may lack.  Equal versions therefore work together, a newer program knows older versions, and
-an older program refuses a newer version with a reason.  Programs up to commit 9157579 send 0 instead of version 1.
+or call that the other side may lack.  Programs with equal versions work together, a newer program knows older versions,
+and an older program refuses a newer version with a reason.  Programs up to commit 9157579 send 0 instead of version 1.
 """
 
 WIRE = 1

@@ -34,8 +34,8 @@ QUEUES_PER_BROKER = 4
 # Only a checkout of the repository has these configuration files.  An installed demo uses `pair_properties` instead.
 CONF = Path(__file__).resolve().parents[2] / "conf" / "2m-2s-sync"
 PHASE_S = 25.0
-# Time limits of the demo's first and last phase, long enough for a busy machine.  These phases end earlier: when the
-# query has read a message, and when all messages are read and committed.
+# Time limits, long enough for a busy machine: the first phase ends as soon as the query has read a message, and the
+# last phase as soon as all messages are read and committed.
 START_S = 180.0
 DRAIN_S = 180.0
 LOOK_EVERY_S = 0.25

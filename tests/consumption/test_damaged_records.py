@@ -42,7 +42,7 @@ from tests.v2.test_transactions import QUIET, bodies, d, end, half, opened, prep
 # overwrites the length of the body; the queue's entry and the record's head stay right
 LENGTHS = (84, b"\xff\xff\xff\xff")
 BODY = (88, b"\0")
-HOSTS = (36, (0x30).to_bytes(4, "big"))  # the flags say that hosts are longer than the record
+HOSTS = (36, (0x30).to_bytes(4, "big"))  # the flags say that the hosts are IPv6 addresses
 BOTH = pytest.mark.parametrize("wrong", [LENGTHS, BODY], ids=["lengths", "body"])
 
 Mend = Callable[..., object]  # mends the damaged store, or the store in its argument

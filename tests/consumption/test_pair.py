@@ -1,5 +1,5 @@
-"""The state of consumption on a pair: what a slave has, how it continues after a promotion, and what the cut of a log
-removes.
+"""The state of consumption on a master and its slave: what the slave has of it, how it continues after a promotion, and
+what a cut of the log removes from it.
 """
 
 import threading
@@ -73,7 +73,7 @@ def queues_of(state: State) -> dict[Any, Any]:
 
 
 async def popped_on_both(master: BrokerNode, slave: BrokerNode) -> Delivery:
-    """Pops the first of two messages, and returns its delivery once the slave knows that it is under way."""
+    """Pops the first of two messages, and returns its delivery once the slave also has this delivery under way."""
     await put(master, "t", b"a", b"b")
     (first,) = (await pop(master, max_messages=1)).deliveries
     await until(lambda: state(slave) == state(master), "the slave knows it")

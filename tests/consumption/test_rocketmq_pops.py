@@ -131,12 +131,13 @@ def make(root: Path, now_ms: int) -> None:
     """The group crew has popped o-0 to o-5: o-0 and o-4 are acked, o-1 is invisible for an hour, and o-2, o-3 and o-5
     may come again.
 
-    RocketMQ has moved the checkpoint of o-4 and o-5 to the revive topic, after a checkpoint that is done.
+    RocketMQ has moved the checkpoint of o-4 and o-5 to the revive topic, after a checkpoint that it has handled
+    already.
     """
     old = now_ms - 2 * HOUR_MS
     with RocketMQStore(root, now_ms) as rocketmq:
         rocketmq.send("orders", *(f"o-{number}" for number in range(8)))
-        # a checkpoint that is done, because it lies below the group's offset
+        # a checkpoint that RocketMQ has handled, by the offset of its revive group
         rocketmq.popped("crew", "orders", 6, at=old, invisible=1000, waits=False)
         rocketmq.popped("crew", "orders", 4, 5, at=old, waits=False)
         rocketmq.acked("crew", "orders", 4, 4, at=old, waits=False)

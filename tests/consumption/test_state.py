@@ -421,8 +421,8 @@ def test_settled_deliveries_are_remembered_for_a_while_with_what_became_of_them(
 
 
 def test_deadlines_of_many_deliveries_in_one_transition_are_noted_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A snapshot can have thousands of deliveries of one pop.  The heap of deadlines must not be rebuilt for each of
-    these deliveries.
+    """A snapshot can have thousands of deliveries of one pop, and the heap of deadlines must not be rebuilt for each of
+    them.
     """
     made: list[int] = []
     monkeypatch.setattr(heapq, "heapify", lambda heap: made.append(len(heap)))

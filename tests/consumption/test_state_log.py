@@ -329,7 +329,7 @@ def test_a_bad_sector_under_a_record_holds_up_what_needs_it(topic: str, again: b
 
 
 def test_what_is_read_again_has_what_readers_do_not_see_yet() -> None:
-    """The store is a SYNC_MASTER's, whose slave does not have these records yet."""
+    """The store is a SYNC_MASTER's, whose slave does not have the newest records yet."""
     store = store_on(disk := MemoryFiles())
     log = StateLog(store, SNAPSHOT)
     of_each_kind(store, HALF_TOPIC)

@@ -202,8 +202,8 @@ SENT = Record("t", b"body", queue_id=3, flag=5, born_timestamp=9, properties={"U
     [(10_000, 9_000), (10_001, 10_000), (10_999, 10_000), (11_000, 10_000), (1_000, 0), (1_001, 1_000)],
 )
 def test_the_second_is_the_last_one_before_the_delivery_time(deliver_ms: int, expected: int) -> None:
-    """As in RocketMQ, the delivery time is rounded down to a second that ends at the delivery time or later.  A message
-    is due when this second is over, and so never before its time.
+    """As in RocketMQ, a message is due at the end of the first second that ends at its delivery time or later, and so
+    never before its time.
     """
     assert timer_record.out_ms(deliver_ms) == expected
     assert 0 <= (expected // 1000 + 1) * 1000 - deliver_ms < 1000

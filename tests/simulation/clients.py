@@ -1,6 +1,6 @@
 """Producers, consumers and operators of the simulation, which make single calls with the generated stubs.
 
-No client waits for an answer, because `promises.py` records what brokers answer.
+The clients do not wait for answers: `promises.py` sees and checks all answers of the brokers.
 """
 
 import itertools

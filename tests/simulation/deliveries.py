@@ -225,7 +225,7 @@ class Deliveries:
 
     def _forward(self, broker: "Broker", chance: random.Random) -> None:
         """Forwards messages to the dead letters as RocketMQ 5's clients do.  The call is made inside the broker,
-        because the port of those clients is not simulated.
+        because the port for RocketMQ 5's clients is not simulated.
         """
         for delivery in self._some(chance):
             answered = self._settle(broker, delivery, is_forward=True)

@@ -1,9 +1,9 @@
 """The promises about committed offsets: no query answers with less than an earlier answer (I7).
 
 This module reads the files on the disks (docs/storage_format.md) to find out which brokers have an offset.  A broker
-that has a committed offset must answer queries with this offset.  A master that could have received the offset must
-also answer with it, and in the end every broker must (docs/replication.md).  Only a reset, the deletion of a topic, or
-the loss of the records before an offset makes the offset lower.
+that has a committed offset must answer queries with this offset.  If a master could have received an offset from
+another broker, the master must answer with this offset, too, and in the end every broker must (docs/replication.md).
+Only a reset, the deletion of a topic, or the loss of the records before an offset makes the offset lower.
 """
 
 from __future__ import annotations
@@ -292,9 +292,9 @@ class OffsetPromises:
         """Returns True if a starting master waits for the other broker's offsets (docs/replication.md, Committed
         offsets).
 
-        The master waits for each slave of which it learns from a name server or from its own configuration.  It also
-        waits for each slave that has followed it before, because that slave still knows the master's address.  The
-        master does not wait for an earlier master that it has replaced, because an earlier master sends its offsets
+        The master waits for each slave of which it learns from a name server or from its own configuration.  The master
+        also waits for each slave that has followed it before, because such a slave still knows the master's address.
+        The master does not wait for an earlier master that it has replaced, because an earlier master sends its offsets
         when it is restarted as a slave.
         """
         if other.leads and other.role_epoch() < broker.role_epoch():

@@ -347,8 +347,8 @@ class Promises:
 
     def _is_left_behind(self, message: Message) -> bool:
         """Returns True if the newest master's history continues without the message, and the first master without the
-        message was allowed to begin without it.  A slave that was away when that master began may still serve the
-        message until it hears of the new master.
+        message was allowed to begin without it.  A slave that was away may still serve the message until it hears of
+        the new master.
         """
         if not self._openings:
             return False

@@ -74,10 +74,10 @@ class QueuePromises:
         return told.message if told else None
 
     def told(self, message: Message, one: Record) -> None:
-        """Checks the place of a record of which a producer or consumer is told.
+        """Checks the queue offset of a record when a producer or consumer is told of the record.
 
-        No other record may be at the same place.  The record's place must come after every record of which any client
-        had been told when this record was sent, and after the records that the same call sent before this one.
+        No other record may have the same queue offset.  The offset must be higher than those of all records of which
+        any client had been told when this record was sent, and of the records that the same call sent before this one.
         """
         queue = one.topic, one.queue_id
         known = self.known(one)

@@ -1,7 +1,7 @@
 """The promises about ranged reads, queue bounds, searches by time, and records that no longer exist (C14).
 
-Answers are compared with a replay of the broker's log at that moment, and with what consumers have read before.  If
-records before an offset have changed, a broker must tell this to a consumer that continues at that offset.
+Answers are compared with a replay of the broker's log at the moment of the answer, and with what consumers have read
+before.  If records before an offset have changed, a broker must tell this to a consumer that continues at that offset.
 """
 
 from __future__ import annotations

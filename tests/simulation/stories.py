@@ -206,7 +206,7 @@ def a_commit_is_on_one_slave_and_the_other_one_is_asked_first(world: World) -> N
 
 def a_slave_that_is_behind_hands_back_an_offset_before_another_one_brings_its_records(world: World) -> None:
     """A power loss takes the end of the master's log, which a consumer has read.  The consumer commits at a slave that
-    lacks this end of the log, and the returning master reaches that slave first.
+    lacks the lost records, and the returning master reaches that slave first.
     """
     master, behind, ahead = world.brokers
     follow(world, behind, ahead)
@@ -507,8 +507,8 @@ def readers_ask_for_what_no_slave_has(world: World) -> None:
 
 
 def a_consumer_reads_what_a_promoted_slave_has_not(world: World) -> None:
-    """A consumer and a planned range continue at the new master, whose queues are as long as the old master's were, but
-    have other records.
+    """A consumer and a planned range continue at the new master, whose queues are as long as those of the old master,
+    but have different records.
     """
     old, new = world.brokers[:2]
     follow(world, new)
@@ -550,7 +550,7 @@ def a_producer_sends_to_a_master_that_was_replaced(world: World) -> None:
 
 def a_slave_that_was_away_shows_what_its_master_has_lost(world: World) -> None:
     """A power loss takes the end of the master's log, and the master goes on alone.  A reader gets the lost end from
-    the slave, which has not heard of its master yet.  Later the master tells the reader that the end is gone.
+    the slave, which has not heard of its master yet.  Later the master tells the reader that the records are gone.
     """
     master, slave = pair_alone(world, 8)
     world.pass_time(2.0)
@@ -574,7 +574,7 @@ def a_slave_that_was_away_shows_what_its_master_has_lost(world: World) -> None:
 
 def lose_the_tail(world: World, master: Broker, slave: Broker, messages: int) -> None:
     """Makes a master lose the end of its log in a power loss, before the master has flushed that end.  The slave has
-    received that end of the log, and is killed.
+    received the lost end of the log, and is killed.
     """
     for number in range(messages):
         world.clients.send(master, random.Random(number))

@@ -2,8 +2,8 @@
 chooses.
 
 Brokers use `Threading` in place of the module `threading`.  A simulated thread runs until it waits (for a lock, a
-condition, its disk) and gives control back to the event loop, which resumes the thread later.  A flush therefore takes
-virtual time, in which the event loop can append more records.
+condition, its disk) and gives control back to the event loop, which resumes the thread later.  For example, a flush
+takes virtual time, in which the event loop can append more records.
 """
 
 import asyncio
@@ -152,7 +152,7 @@ class Thread:
         self._back.acquire()
 
     def sleep(self, seconds: float | None) -> None:
-        """Returns control to the loop until that many seconds have passed, or until the thread is notified.  Call this
+        """Returns control to the event loop until `seconds` have passed, or until the thread is notified.  Call this
         method only in this thread.
         """
         if seconds is not None:

@@ -165,7 +165,7 @@ class VirtualLoop(_Base):  # type: ignore[misc]
     # --- the simulation's calls -----------------------------------------------------------------------------------
 
     def run_for(self, seconds: float) -> None:
-        """Runs all processes until that many seconds have passed."""
+        """Runs all processes until `seconds` of virtual time have passed."""
         super().call_at(self.now + seconds, self.stop)
         self.run_forever()
 

@@ -75,7 +75,9 @@ class VisibleEnds:
         return min(end, max(process.shown, process.confirmed))
 
     def at_least(self, broker: Broker) -> int:
-        """Returns a log offset up to which a master that takes writes shows all records."""
+        """Returns a log offset.  If the broker is a master that takes writes, it shows at least the records before this
+        offset.
+        """
         end = broker.live.store.end_offset
         return min(end, self._look(broker).confirmed) if self._world.levels.sync_master else end
 

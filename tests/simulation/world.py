@@ -150,7 +150,7 @@ class World:
     def play(self, script: "Callable[[World], None]", again: str = "") -> None:
         """Plays a story instead of the seed's decisions, and checks everything at the end.
 
-        `again` is the command that repeats the story.  The message of a PromiseBroken has this command and the last
+        `again` is the command that repeats the story.  The message of a PromiseBroken contains `again` and the last
         steps.
         """
         with self._simulated():

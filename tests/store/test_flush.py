@@ -217,7 +217,7 @@ def test_a_cut_that_an_error_interrupts_can_be_done_again_or_stops_the_store(cut
 
 @pytest.mark.parametrize("matching", ["consumequeue", "commitlog"])
 def test_a_sync_that_found_no_handle_is_tried_again(matching, caplog):
-    """The sync itself was not called, so no data is in doubt, and the next flush tries again.  Until then, only synced
+    """The sync itself was not called, so no data is in doubt: the next flush tries again, and before it only synced
     data counts as flushed.
     """
     disk = MemoryFiles()

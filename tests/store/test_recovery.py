@@ -309,8 +309,8 @@ DAMAGED_FLUSHED = {"garbage": b"\xff" * 1024, "zeros": bytes(1024), "nothing": b
 
 @pytest.mark.parametrize("checkpoint", ["written", "missing"])
 def test_the_newest_store_time_is_known_after_a_crash_and_a_clean_stop(root, checkpoint):
-    """A start after a clean stop does not scan the log for the newest store time.  No flush wrote that time after the
-    crash, because there was nothing to flush.
+    """A start after a clean stop does not scan the log for the newest store time.  No flush wrote the newest store time
+    after the crash, because there was nothing to flush.
     """
     store = open_store(root)
     put(store, "topic", [0], [b"late"], now_ms=NOW + MINUTE)
@@ -362,7 +362,7 @@ def test_zeros_in_place_of_the_flushed_offset_of_an_empty_store_mean_that_it_was
 @pytest.mark.parametrize("sizes", [(0, 0), (1500, 0), (0, 700), (1500, 700), (LOG_FILE - 1, 1)], ids=str)
 @pytest.mark.parametrize("zeros", [False, True])
 def test_log_files_that_a_power_loss_left_short_above_the_flushed_offset_are_cut_not_refused(tmp_path, sizes, zeros):
-    """The names of these files are on disk, but the size and the bytes of any of them may not be."""
+    """After a power loss, the names of new log files can be on disk without the files' sizes and bytes."""
     store = open_store(tmp_path)
     while store.end_offset < LOG_FILE:
         put_three(store, len(bodies(store)))

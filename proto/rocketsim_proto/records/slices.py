@@ -3,8 +3,8 @@
 The module uses two techniques:
 
 - For slices of one size: a "window" is a numpy array with a stride of one byte, whose element i is the `itemsize`
-  bytes from position i on.  Indexing such a window with an array of positions reads or writes all slices at the speed
-  of memcpy.
+  bytes from position i on.  Indexing the window with an array of positions reads or writes the slices at these
+  positions at the speed of memcpy.
 - For slices of any size: an Arrow `binary_view` array over the buffer describes the slices, and a cast to `binary`
   copies them in C.
 """

@@ -4,9 +4,9 @@
     | IPv4 4  | pid 2 | random 4 | ms since the month began 4 | counter 2 |     as 32 upper-case hex digits
 
 The random bytes distinguish processes on one host.  RocketMQ has a class loader's hash in the place of the random
-bytes.  The last six bytes (time and counter) are one number that only rises.  This number runs ahead of the clock if
-more than 65,536 ids are made per millisecond.  In a new month the number starts again from a low value, so new random
-bytes are drawn to keep the ids unique.  New random bytes are also drawn after a fork.
+bytes.  The last six bytes (time and counter) are one number that only rises.  If more than 65,536 ids are made per
+millisecond, the time in the ids runs ahead of the clock.  In a new month the number starts again from a low value, so
+new random bytes are drawn to keep the ids unique.  New random bytes are also drawn after a fork.
 """
 
 import os
