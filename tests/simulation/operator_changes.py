@@ -223,7 +223,7 @@ class OperatorChanges:
         for body in self._visible(master):
             if self._accepted_at.get(body, deleted_at) < deleted_at:
                 raise PromiseBroken(
-                    f"{body!r} was sent to a topic that was deleted later, and is in the next one of its name"
+                    f"{body!r} was sent to a topic that was deleted later, and is in the next topic of its name"
                 )
         self.check_settings(master)
 

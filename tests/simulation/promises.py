@@ -497,7 +497,7 @@ class Promises:
         for other in self._world.serving():
             if other.live.epochs.epochs.last > epoch.epoch and self._world.could_hear_of(broker, other):
                 raise PromiseBroken(
-                    f"{broker.name} becomes master with epoch {epoch}, and {other} was there with a newer one"
+                    f"{broker.name} becomes master with epoch {epoch}, and {other} was there with a newer epoch"
                 )
 
     def _may_write(self, broker: Broker) -> None:
@@ -511,7 +511,7 @@ class Promises:
             other = self._world.brokers[promoted]
             if promotion.epoch > last and other.serves and self._world.could_hear_of(broker, other):
                 raise PromiseBroken(
-                    f"{broker.name} takes a message in epoch {last}, and {other} was there with a newer one"
+                    f"{broker.name} takes a message in epoch {last}, and {other} was there with a newer epoch"
                 )
 
     def _needed_by(self, broker: Broker, epoch: Epoch) -> dict[int, str]:
@@ -553,7 +553,7 @@ class Promises:
             return
         for key, entry in self._offsets.get(broker.broker_id, {}).items():
             if node.offsets.get(*key) < entry:
-                raise PromiseBroken(f"offset {key} is back at {node.offsets.get(*key)}, and was {entry} before")
+                raise PromiseBroken(f"offset {key} has fallen to {node.offsets.get(*key)}, and was {entry} before")
 
     def _untainted(self, broker: Broker, begin: int, end: int) -> bytes:
         data = bytearray(broker.log(begin, end))
@@ -643,7 +643,7 @@ class Promises:
         for epoch in epochs.epochs:
             start, first = self._epochs.setdefault((epoch.epoch, epoch.id), (epoch.start_offset, broker.broker_id))
             if start != epoch.start_offset:
-                raise PromiseBroken(f"epoch {epoch} of {broker.name} began at {start} on broker-{first}")
+                raise PromiseBroken(f"epoch {epoch} of {broker.name} began elsewhere, at {start}, on broker-{first}")
 
     def _was_undone(self, broker: Broker, epoch: int) -> bool:
         """Returns True if the broker has taken this epoch back before any byte was written in it, because its promotion

@@ -37,7 +37,7 @@ def test_readers_find_records_that_meet_a_deletion_in_the_next_topic(monkeypatch
     """
     monkeypatch.setattr(ConfigTable, "is_changing", lambda self, name: False)
     monkeypatch.setattr(OperatorChanges, "watch", lambda self, broker: None)
-    with pytest.raises(PromiseBroken, match="is in the next one of its name"):
+    with pytest.raises(PromiseBroken, match="is in the next topic of its name"):
         World(SYNC_MASTER_SYNC_FLUSH_OF_TWO).play(commits_meet_a_deletion)
 
 

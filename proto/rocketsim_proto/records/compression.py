@@ -33,7 +33,7 @@ def decompress(body: bytes, sys_flag: int, max_size: int = MAX_BODY_BYTES) -> by
     `max_size`."""
     kind = sys_flag & SYS_FLAG_COMPRESSION_TYPE or ZLIB
     if kind != ZLIB and kind not in _CODECS:
-        raise CompressionError(f"compression type {kind >> 8}")
+        raise CompressionError(f"unknown compression type {kind >> 8}")
     try:
         unpacked = _inflate(body, max_size + 1) if kind == ZLIB else _stream(body, _CODECS[kind], max_size + 1)
     except (zlib.error, OSError) as error:
