@@ -38,8 +38,8 @@ def cluster_list(
 
 
 def _digest(status: dict[str, str]) -> dict[str, object]:
-    """Returns the columns of clusterList that come from a broker's status.  A broker reports each rate as three means,
-    of which clusterList shows the first, the mean of the last ten seconds.
+    """Returns the columns of clusterList that come from a broker's status.  A broker reports each rate as three means.
+    clusterList shows the first one, the mean of the last ten seconds.
     """
     return {
         "inTPS": _first_number(status.get("putTps")),

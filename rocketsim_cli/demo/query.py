@@ -109,8 +109,8 @@ def summarize(rows: list[WindowRow]) -> list[KindSummary]:
 
 
 def windowed(messages: "DataFrame") -> "DataFrame":
-    """Returns the aggregation as a user would write it, with the message ids of each row added.  The message ids prove
-    that no message is missing.
+    """Returns the aggregation as a user would write it, with the message ids of each row added.  The report uses the
+    message ids to prove that no message is missing.
     """
     from pyspark.sql import functions as F
 

@@ -23,8 +23,8 @@ SECONDS = st.integers(1, 4)
 
 
 class Settling(NamedTuple):
-    """Settles timers by their numbers, counted from the first; some are settled already, or belong to
-    another second.
+    """Settles the timers with these numbers, counted from the first timer.  Some of these timers are already settled,
+    or belong to another second.
     """
 
     second: int

@@ -90,9 +90,9 @@ class Settlement:
 class Deliveries:
     """The deliveries of a play, and what they promise.
 
-    With SYNC_MASTER and SYNC_FLUSH, no fault of the play takes back a final answer.  In other modes a master may lack
-    the end of another master's log, or the end of its own log before its power went.  A master must act on all changes
-    that are in its log.
+    With SYNC_MASTER and SYNC_FLUSH, no fault of the play takes back a final answer.  With other modes, a new master may
+    lack the end of the old master's log, and a power loss may take the end of a master's own log.  A master must act on
+    all changes that are in its log.
     """
 
     def __init__(self, world: "World") -> None:

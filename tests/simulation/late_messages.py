@@ -31,9 +31,9 @@ COMMIT, ROLLBACK = transactions_pb2.EndRequest.COMMIT, transactions_pb2.EndReque
 class LateMessages:
     """The messages with a delivery time, and what their brokers promise.
 
-    With SYNC_MASTER and SYNC_FLUSH, no fault of the play takes back an OK.  In other modes a master may lack the end of
-    another master's log, or the end of its own log before its power went.  A master must act on all changes that are in
-    its log.
+    With SYNC_MASTER and SYNC_FLUSH, no fault of the play takes back an OK.  With other modes, a new master may lack the
+    end of the old master's log, and a power loss may take the end of a master's own log.  A master must act on all
+    changes that are in its log.
     """
 
     def __init__(self, world: "World") -> None:

@@ -1,4 +1,4 @@
-"""The promises about committed offsets: no query answers with less than an earlier answer (I7).
+"""The promises about committed offsets: no answer to a query is lower than an earlier answer (I7).
 
 This module reads the files on the disks (docs/storage_format.md) to find out which brokers have an offset.  A broker
 that has a committed offset must answer queries with this offset.  If a master could have received an offset from

@@ -1,5 +1,5 @@
-"""Plays, which are runs of the simulation with one kind of consumers and producers.  The seed of a play decides about
-all the rest, including the mode of the pair.
+"""Plays, which are runs of the simulation with one kind of consumers and producers.  The seed of a play decides
+everything else, including the mode of the pair.
 """
 
 from collections import Counter

@@ -136,7 +136,7 @@ def a_slave_comes_to_a_master_of_the_past(world: World) -> None:
 
 
 def a_slave_is_promoted_while_the_other_one_comes_back_to_the_old_master(world: World) -> None:
-    """An operator promotes a slave without force.  Both slaves have lost their master, which is alive, and then the
+    """Both slaves have lost their master, which is alive.  An operator promotes one slave without force, while the
     other slave reaches the master again.
     """
     master, promoted, other = world.brokers

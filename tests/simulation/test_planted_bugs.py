@@ -363,8 +363,8 @@ def test_a_planted_bug_fails_the_test_that_is_named_for_it(monkeypatch, tmp_path
 
 @functools.cache
 def keeps_every_promise(seed, story):
-    """Checks that the story breaks no promise without a bug.  Bugs that the same story shows share one run of this
-    check.
+    """Checks that the story breaks no promise without a bug.  One run of this check serves all bugs that the same story
+    shows.
     """
     World(seed).play(story)
 

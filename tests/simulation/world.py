@@ -183,7 +183,7 @@ class World:
             chance = random.Random(decision.seed)
             said = getattr(self, decision.name)(chance)
             if said is None:
-                continue  # Nothing in the world fits the decision.
+                continue  # At this moment no broker or file fits the decision.
             self.history.append(f"{self.loop.now - 1000:.3f} {said}")
             self.loop.run_for(chance.choice((0.003, 0.03, 0.2, 1.0)))
             self.check(full=False)
@@ -636,7 +636,8 @@ class World:
             if not (broker.serves and broker.is_writable and role[1]) or role in self._noted:
                 continue
             self._noted.add(role)
-            # A broker that dies before its log gets a byte in this epoch keeps only the epoch of its next start.
+            # If the broker dies before its log gets a byte in this epoch, the epoch of the next start replaces this
+            # one.
             epoch = next(epoch for epoch in broker.live.epochs.epochs.epochs if epoch.epoch >= role[1])
             self.promoted[epoch, broker.broker_id] = self._force
             self.promoted_at[epoch, broker.broker_id] = self.loop.now

@@ -268,7 +268,7 @@ class LittleMemory(ColdDisk):
 def test_places_that_push_one_another_out_of_memory_are_waited_for_in_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """In each round, reading one place drops another one from memory."""
+    """In each round, reading one place drops another place from memory."""
     _, store = filled(LittleMemory())
     warm, warmed = store.warm, []
 

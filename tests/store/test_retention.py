@@ -28,7 +28,7 @@ NOON = int(datetime(2026, 11, 20, 12, 0).timestamp() * 1000)
         ([100, 80, 70, 1], FOUR, 10, 2),  # the hour of deletion: files older than 72 hours go
         ([100, 80, 70, 1], NOON, 10, 0),
         ([100, 80, 70, 1], NOON, 76, 2),  # fuller than 75 %: at any hour
-        ([100, 80, 70, 1], NOON, 86, 4),  # fuller than 85 %: even younger files go
+        ([100, 80, 70, 1], NOON, 86, 4),  # fuller than 85 %: even files younger than that go
         ([1, 100], FOUR, 80, 0),  # a file is never deleted while an older one stays
         ([100] * 30, FOUR, 10, 10),  # some at a time
         ([None, 100], FOUR, 10, 0),
