@@ -1,5 +1,5 @@
-"""Changes of the state by concurrent calls are stored as one record, and calls that come meanwhile find the state after
-that record.
+"""Concurrent calls store their changes of the state in one record, and calls that come before the record is stored
+already see the state that it leads to.
 """
 
 import asyncio

@@ -70,8 +70,8 @@ class Change:
         return cls(Position.now(broker))
 
     def answered(self, world: "World", broker: "Broker", *, is_safe: bool) -> None:
-        """Notes where the log ends.  Call this method when the answer comes.  If the broker has died meanwhile, the
-        place of the change stays unknown.
+        """Notes where the log ends.  Call this method when the answer comes.  If the broker has died meanwhile,
+        `ends_at` stays None.
         """
         if broker.is_writable and History.of(broker).epochs[-1].id == self.begins_at.epoch_id:
             self.ends_at, self.answered_at, self.is_safe = Position.now(broker), world.loop.now, is_safe

@@ -267,7 +267,9 @@ class World:
         return not self.wire.cuts and self.wire.delay_s < 0.01 and self.loop.now - self.disturbed_at > QUIET_S
 
     def could_meet(self, broker: Broker, other: Broker) -> bool:
-        """Returns True if a starting master could learn of the other broker before the master took writes alone."""
+        """Returns True if a starting master could learn of the other broker before the master began to take writes
+        without it.
+        """
         early = other.is_up and other.started_at <= broker.started_at + 1.0
         return early and self.disturbed_at < broker.started_at - QUIET_S
 

@@ -128,7 +128,7 @@ def test_a_store_opens_on_a_full_disk(end: str, seed: int) -> None:
     assert len(bodies(store)) == 33
     assert len(queue_bodies(store, "topic", 0)) == 13
     check_sound(store)
-    # The store was killed this time, and a start must know that even if the disk had no room for a note of it.
+    # The store is killed here, and the next start must know that, even if the disk has no room to write it down.
     disk = disk.kill()
     store = open_store(ROOT, disk)
     assert not store.recovery.clean

@@ -371,8 +371,8 @@ def test_what_the_page_cache_has_is_not_read_to_be_found(tmp_path: Path, monkeyp
 
 @given(st.sets(st.integers(0, 5)), st.integers(1, 5 * PAGE), st.integers(0, PAGE))
 def test_every_page_of_a_range_counts(gone: set[int], size: int, offset: int) -> None:
-    """The first and the last page of a range count, even if only a part of them is asked for.  The test replaces the
-    kernel's answer, because the kernel evicts pages as it likes.
+    """A range is in memory only if its first and its last page are, too, even if the range has only a part of these
+    pages.  The test replaces the kernel's answer, because the kernel evicts pages as it likes.
     """
     asked = range(offset // PAGE, (offset + size - 1) // PAGE + 1)
 
