@@ -80,7 +80,7 @@ class ReadChecks:
 
     def is_refused_here(self) -> bool:
         """Returns True if this broker is a slave that must refuse reads because of `strictSlaveRead`.  Without
-        `strictSlaveRead`, a slave answers and suggests the master for the next pull, as in RocketMQ.
+        `strictSlaveRead`, a slave answers and suggests the master for the next pull, as in RocketMQ 4.
         """
         config = self._broker.config
         return self._broker.is_slave and config.strict_slave_read and not config.slave_read_enable
