@@ -1,7 +1,7 @@
-"""Runs the declarative pipeline of docs/spark-recipes.md with Spark's own command."""
+"""Runs the declarative pipeline of examples/spark_pipeline with Spark's own command."""
 
 import os
-import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,16 +12,11 @@ from rocketsim_client import Admin, Message, Producer
 from testbed.polling import wait_until
 from testbed.processes import ROOT, Processes
 from testbed.spark_processes import python_path
-from tests.source.test_documented import section
 
 pytestmark = [pytest.mark.spark, pytest.mark.cluster, pytest.mark.long]
 
 
-def test_the_pipeline_of_the_document_reads_a_topic_and_writes_another(tmp_path: Path) -> None:
-    (specification, program) = (
-        re.findall(rf"^```{language}\n(.*?)^```$", section("Declarative pipelines"), re.M | re.S)[0]
-        for language in ("yaml", "python")
-    )
+def test_the_pipeline_of_the_examples_reads_a_topic_and_writes_another(tmp_path: Path) -> None:
     with Processes(tmp_path) as processes:
         name_server = processes.start_namesrv()
         processes.start_broker("broker-a", 0, name_server)
@@ -33,13 +28,13 @@ def test_the_pipeline_of_the_document_reads_a_topic_and_writes_another(tmp_path:
             for number in range(20):
                 producer.send(Message("telemetry", b"reading %d" % number, "alarm" if number % 4 == 0 else "red"))
             folder = tmp_path / "pipeline"
-            (folder / "transformations").mkdir(parents=True)
-            (folder / "spark-pipeline.yml").write_text(specification.replace("/tmp/checkpoints", str(tmp_path)))
-            source = program.replace("localhost:9876", name_server.address)
-            (folder / "transformations" / "telemetry.py").write_text(source)
+            shutil.copytree(ROOT / "examples" / "spark_pipeline", folder)
+            specification = folder / "spark-pipeline.yml"
+            specification.write_text(specification.read_text().replace("/tmp/checkpoints", str(tmp_path)))
             environment = {name: value for name, value in os.environ.items() if name != "SPARK_HOME"} | {
                 "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
                 "PYSPARK_PYTHON": sys.executable,
+                "ROCKETSIM_NAMESRV": name_server.address,
                 "PYTHONPATH": python_path(ROOT, ROOT / "proto"),
                 "SPARK_LOCAL_IP": "127.0.0.1",
             }

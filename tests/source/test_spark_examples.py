@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from examples import spark_dedupe, spark_lag_alert, spark_parquet, spark_sink, spark_window
+from examples import spark_dedupe, spark_enrichment, spark_lag_alert, spark_parquet, spark_sink, spark_window
 from rocketsim_client import PullConsumer
 from testbed.polling import PROCESS_PATIENCE_S
 from testbed.processes import ROOT
@@ -49,6 +49,17 @@ def test_a_repeated_batch_replaces_its_files(pair: Bench, tmp_path: Path) -> Non
     run(spark_parquet.start(pair.spark, pair.name_server.address, topic, folder, availableNow=True))
     rows = pair.spark.read.parquet(f"{folder}/data").collect()
     assert sorted(row.body for row in rows) == ["0", "1", "2", "3"]
+
+
+def test_a_reading_gets_its_device_s_room_and_one_without_a_room_is_kept(
+    pair: Bench, checkpoint: str, tmp_path: Path
+) -> None:
+    topic, devices, address = pair.topic(), tmp_path / "devices.csv", pair.name_server.address
+    devices.write_text("device,room\nd1,kitchen\n")
+    pair.send(topic, ['{"device": "d1", "celsius": 21.5}', '{"device": "d2", "celsius": 4}'])
+    run(spark_enrichment.start(pair.spark, address, topic, str(devices), checkpoint, "memory", availableNow=True))
+    rows = pair.spark.table("rooms").orderBy("device").select("device", "celsius", "room").collect()
+    assert [tuple(row) for row in rows] == [("d1", 21.5, "kitchen"), ("d2", 4.0, None)]
 
 
 def test_copies_are_dropped(pair: Bench, tmp_path: Path) -> None:
