@@ -12,7 +12,7 @@ class ChangedAt(list[str]):
 
     def __init__(self, statuses: Mapping[str, CommitStatus]) -> None:
         super().__init__(statuses)
-        self.statuses = dict(statuses)
+        self.statuses: dict[str, CommitStatus] = dict(statuses)
 
 
 class SlavesLeft(dict[int, str]):

@@ -107,7 +107,7 @@ class Cluster:
             tls_key=tls_key,
         )
         self.connection = connection
-        self.timeout_s = connection.timeout_s  # the limit of each call to one server
+        self.timeout_s: float = connection.timeout_s  # the limit of each call to one server
         self._transport = LazyTransport(connection, transport)
         self._routes = Routes(self._transport, connection.poll_interval_s, self.timeout_s, clock)
         self._unreachable = UnreachableAddresses()

@@ -14,7 +14,7 @@ class RocketSimError(Exception):
     """The base of the client's errors.  `code` is RocketMQ's response code.  `address` is the address of the server
     that answered, or empty if no server answered."""
 
-    code = 1  # SYSTEM_ERROR
+    code: int = 1  # SYSTEM_ERROR
 
     def __init__(self, message: str, *, address: str = "", code: int | None = None) -> None:
         super().__init__(message)

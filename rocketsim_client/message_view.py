@@ -29,7 +29,7 @@ class MessageView:
         self._body_start = body_start
         self._body_end = body_start + body_size
         self._sys_flag = sys_flag
-        self.broker_name = broker_name
+        self.broker_name: str = broker_name
         self._record: Record | None = None
 
     @property

@@ -123,18 +123,18 @@ class Message:
         deliver_at: datetime | float | None = None,
         message_group: str | None = None,
     ) -> None:
-        self.topic = topic
-        self.body = body
-        self.tags = tags
-        self.keys = keys if keys is None or isinstance(keys, str) else " ".join(keys)
-        self.properties = properties
-        self.flag = flag
-        self.delay_level = delay_level
-        self.deliver_at = deliver_at
+        self.topic: str = topic
+        self.body: bytes = body
+        self.tags: str | None = tags
+        self.keys: str | None = keys if keys is None or isinstance(keys, str) else " ".join(keys)
+        self.properties: Mapping[str, str] | None = properties
+        self.flag: int = flag
+        self.delay_level: int = delay_level
+        self.deliver_at: datetime | float | None = deliver_at
         # `deliver_at` in milliseconds since 1970, which the producer sets in its own copy of the message.
-        self.deliver_ms = 0
-        self.message_group = message_group
-        self.wait_store_msg_ok = wait_store_msg_ok
+        self.deliver_ms: int = 0
+        self.message_group: str | None = message_group
+        self.wait_store_msg_ok: bool = wait_store_msg_ok
 
     @classmethod
     def json(
@@ -190,10 +190,10 @@ class SendResult:
         store_host: bytes = b"",
         commit_log_offset: int = -1,
     ) -> None:
-        self.send_status = send_status
-        self.msg_id = msg_id
-        self.message_queue = message_queue
-        self.queue_offset = queue_offset
+        self.send_status: SendStatus = send_status
+        self.msg_id: str = msg_id
+        self.message_queue: MessageQueue = message_queue
+        self.queue_offset: int = queue_offset
         self._store_host = store_host
         self._commit_log_offset = commit_log_offset
 

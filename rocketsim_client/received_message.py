@@ -24,8 +24,8 @@ class ReceivedMessage(MessageView):
     ) -> None:
         super().__init__(data, start, body_start, body_size, sys_flag, broker_name)
         self._topic = topic
-        self.receipt_handle = receipt_handle
-        self.delivery_attempt = delivery_attempt
+        self.receipt_handle: str = receipt_handle
+        self.delivery_attempt: int = delivery_attempt
 
     @property
     def topic(self) -> str:
