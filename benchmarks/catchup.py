@@ -3,7 +3,6 @@ load.
 """
 
 import shutil
-import signal
 import subprocess
 import time
 from collections import deque
@@ -91,7 +90,7 @@ def theirs(bench: Bench, count: int) -> Contestant | Missing:
     peer.topic("catchup")
     peer.ask("fill", topic="catchup", size=BODY, count=1000)
     peer.await_slave()
-    slave.end()
+    slave.stop()
     store.rename(beginning)
     peer.ask("fill", topic="catchup", size=BODY, count=count)
 
@@ -102,7 +101,7 @@ def theirs(bench: Bench, count: int) -> Contestant | Missing:
             end = peer.ask("ha", broker=peer.address)["end"]
             slave.start()
             answer = peer.ask("await", broker=peer.address, offset=end)
-            slave.end(signal.SIGKILL)  # with SIGKILL, because the slave's store is not needed any more
+            slave.kill()  # its store is not needed any more
         shutil.rmtree(store)
         # Our slave copies the whole log, so a slave that copies only a part cannot be compared.
         if answer["bytes"] < end / 2:

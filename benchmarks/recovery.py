@@ -1,7 +1,6 @@
 """P11 measures the time from a broker's restart with a full log until it serves clients, after three kinds of stop."""
 
 import shutil
-import signal
 import time
 
 from benchmarks import cluster, targets
@@ -115,17 +114,20 @@ def theirs(bench: Bench, count: int) -> dict[str, Contestant | Missing]:
 
     def restart(how: str) -> Sample:
         with peer.awake():
-            peer.master.end(signal.SIGTERM if how == "stop" else signal.SIGKILL)
+            if how == "stop":
+                peer.master.stop()
+            else:
+                peer.master.kill()
             if how == "scan":
-                (folder / "master-store" / "checkpoint").unlink()
+                (folder / "store" / "checkpoint").unlink()
             return {"seconds": peer.master.start()}
 
     size = peer.ask("ha", broker=peer.address)["end"]
 
     def made_again() -> Sample:
         with peer.awake():
-            peer.master.end()
-            shutil.rmtree(folder / "master-store" / "consumequeue")
+            peer.master.stop()
+            shutil.rmtree(folder / "store" / "consumequeue")
             begun = time.perf_counter()
             peer.master.start()
             found = peer.ask("count", topic=TOPIC, until=count)["messages"]

@@ -80,7 +80,7 @@ def java(bench: Bench, peer: Peer, endpoints: Endpoints) -> None:
         return bench.enter(rocketmq.v2_client(bench.folder / "java", name, endpoint, "java", GROUP))
 
     where = f"RocketMQ's Java client {rocketmq.V2_CLIENT}"
-    client = bench.peer(where, partial(rocketmq.v2_classes))
+    client = bench.peer(where, rocketmq.v2_jars)
     if isinstance(client, Missing):
         return
     calls = callers(bench, peer, endpoints, where, start)
@@ -158,7 +158,7 @@ def memory(bench: Bench, ours: OurCluster, peer: Peer) -> None:
     if isinstance(peer, Missing):
         theirs = peer
     else:
-        theirs = Series.of([sum(resident_mib(one.pid) for one in (peer.master, peer.proxy) if one is not None)])
+        theirs = Series.of([sum(resident_mib(one.pid) for one in (peer.master, peer.servers.proxy) if one is not None)])
     mine = Series.of([resident_mib(ours.master.pid)])
     words = f"RocketMQ's broker and proxy, heaps of {rocketmq.HEAP} each"
     bench.report(

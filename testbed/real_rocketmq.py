@@ -25,10 +25,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from testbed.jars import cache_folder, fetch_jars
 
@@ -37,12 +38,15 @@ CLUSTER = "interop"
 BROKER_NAME = "interop"
 START_TIMEOUT_S = 180.0
 COMMAND_TIMEOUT_S = 600
-HEAPS = {"namesrv": "128m", "master": "512m", "slave": "384m", "proxy": "384m"}
 # The access keys of the administrator of `access`, with which brokers and tools sign their calls.
 ACCESS_KEY, SECRET_KEY = "interop", "interop-secret"
 # A user of `access` that may read all topics with all groups, and change nothing.  With ACL 2.0, `add_reader` creates
 # this user.
 READER_KEY, READER_SECRET = "interop-reader", "interop-reader-secret"
+# Since 5.0 a SYNC_MASTER waits for its slave only with these keys.
+WAITS_FOR_ITS_SLAVE = {"inSyncReplicas": 2, "totalReplicas": 2}
+# The environment may have options for Spark's JVMs, which RocketMQ's JVMs must not get.
+NO_OPTIONS = {"JDK_JAVA_OPTIONS": ""}
 # RocketMQ maps files with internal classes, which Java 17 hides without these options.
 OPENS = [
     "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
@@ -55,6 +59,25 @@ class RocketMQError(Exception):
     """A process of RocketMQ did not start, or ended with an error.  The error's message has the end of the process's
     output.
     """
+
+
+def small_heaps() -> dict[str, str]:
+    return {"namesrv": "128m", "master": "512m", "slave": "384m", "proxy": "384m"}
+
+
+@dataclass(frozen=True)
+class Jvms:
+    """How the JVMs of the servers run.  The defaults use as little memory as tests allow.
+
+    - `launch` starts the command of a server, and takes the options of Popen.
+    - `stops_cleanly`: at the end of the context, the servers get SIGTERM and write all files.  Otherwise they are
+      killed.
+    """
+
+    heaps: Mapping[str, str] = field(default_factory=small_heaps)
+    options: tuple[str, ...] = ("-XX:+UseSerialGC",)
+    launch: "Callable[..., subprocess.Popen[bytes]]" = subprocess.Popen
+    stops_cleanly: bool = True
 
 
 def rocketmq_jars(version: str = NEWEST, *, proxy: bool = False) -> Path:
@@ -100,15 +123,18 @@ def free_port() -> int:
             return port
 
 
-def java(jars: Path, home: Path, heap: str, *main: str) -> list[str]:
-    """Returns the command that runs a main class or source file with RocketMQ's jars.  The program writes logs below
-    `home`.
+def java(
+    jars: Path, home: Path, heap: str, *main: str, options: tuple[str, ...] = Jvms.options, classes: Path | None = None
+) -> list[str]:
+    """Returns the command that runs a main class or source file with RocketMQ's jars, and with the compiled `classes`.
+    The program writes logs below `home`.
     """
-    settings = ["-XX:+UseSerialGC", f"-Xms{heap}", f"-Xmx{heap}", f"-Duser.home={home}"]
+    settings = [*options, f"-Xms{heap}", f"-Xmx{heap}", f"-Duser.home={home}"]
     settings += ["-Drocketmq.client.logUseSlf4j=false"]
     # With its own limits, RocketMQ would delete files or refuse sends on a machine whose disk is nearly full.
     settings += [f"-Drocketmq.broker.diskSpace{name}Ratio=0.99" for name in ("WarningLevel", "CleanForcibly")]
-    return ["java", *settings, *OPENS, "-cp", f"{jars}/*", *main]
+    class_path = f"{jars}/*" if classes is None else f"{classes}:{jars}/*"
+    return ["java", *settings, *OPENS, "-cp", class_path, *main]
 
 
 def run_java(jars: Path, home: Path, heap: str, *main: str) -> str:
@@ -138,34 +164,54 @@ def mqadmin(home: Path, *words: str, version: str = NEWEST) -> str:
 class JavaServer:
     """A server in a JVM of its own, which can be started again with the same files."""
 
-    def __init__(self, name: str, port: int, work: Path, command: list[str]) -> None:
+    def __init__(self, name: str, port: int, work: Path, command: list[str], jvms: Jvms) -> None:
         self.name = name
         self.port = port
         self._work = work
         self._command = command
+        self._jvms = jvms
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
 
-    def start(self) -> None:
-        """Starts the JVM and returns once its port accepts connections."""
-        environment = {**os.environ, "ROCKETMQ_HOME": str(self._work)}
+    @property
+    def pid(self) -> int:
+        """The process id of the JVM, which must have been started."""
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> float:
+        """Starts the JVM; returns the seconds until its port accepts connections."""
+        begun = time.perf_counter()
+        environment = {**os.environ, **NO_OPTIONS, "ROCKETMQ_HOME": str(self._work)}
         output = self._work / f"{self.name}.out"
+        streams: dict[str, Any] = {"stderr": subprocess.STDOUT, "stdin": subprocess.DEVNULL}
         with output.open("ab") as log:
-            self._process = subprocess.Popen(
-                self._command, stdout=log, stderr=subprocess.STDOUT, env=environment, cwd=self._work
-            )
+            self._process = self._jvms.launch(self._command, stdout=log, env=environment, cwd=self._work, **streams)
         if not accepts_connections(self._process, self.port, START_TIMEOUT_S):
             self.kill()
             raise RocketMQError(f"nothing accepts on port {self.port}\n{output.read_text(errors='replace')[-4000:]}")
+        return time.perf_counter() - begun
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Sends a signal, if the JVM runs."""
+        if self._process is not None:
+            self._process.send_signal(number)
 
     def kill(self) -> None:
         """Sends SIGKILL."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
+
+    def end(self) -> None:
+        """Stops or kills the JVM, as its `Jvms` say."""
+        if self._jvms.stops_cleanly:
+            self.stop()
+        else:
+            self.kill()
 
     def stop(self) -> None:
         """Sends SIGTERM, and then SIGKILL if the process does not end."""
@@ -185,6 +231,7 @@ class RocketMQ:
     version: str
     jars: Path
     work: Path
+    jvms: Jvms
     name_server: str
     master: JavaServer
     slave: JavaServer | None = None
@@ -238,14 +285,17 @@ def running(
     version: str = NEWEST,
     store: Path | None = None,
     pair: bool = False,
+    sync: bool = False,
     proxy: bool = False,
     access: bool = False,
     tls: Path | None = None,
     client_ca: Path | None = None,
     settings: Mapping[str, object] | None = None,
+    jvms: Jvms | None = None,
 ) -> Iterator[RocketMQ]:
-    """Starts the servers, and stops all processes cleanly at the end of the context.
+    """Starts the servers, and ends all processes at the end of the context.
 
+    - `sync`: the master is a SYNC_MASTER that waits for its slave.
     - `store`: the directory that the master serves and changes, so pass a copy.  The default is a new, empty directory.
     - `access`: calls must be signed with ACCESS_KEY and SECRET_KEY (RocketMQ's ACL 2.0, before 5.3.0 its ACL 1.0).
     - `tls`: a folder with server.pem and server.key, for servers that take TLS as well as plaintext.
@@ -256,13 +306,14 @@ def running(
     work.mkdir(parents=True, exist_ok=True)
     write_logging(work, version)
     tls_options = _tls_options(work, tls, client_ca)
+    jvms = jvms or Jvms()
+    role = "SYNC_MASTER" if sync else "ASYNC_MASTER"
 
     def server(name: str, port: int, main: str, keys: Mapping[str, object]) -> JavaServer:
         config = work / f"{name}.properties"
         config.write_text("".join(f"{key}={value}\n" for key, value in keys.items()))
-        return JavaServer(
-            name, port, work, java(jars, work, HEAPS[name], *tls_options, _MAIN + main, "-c", str(config))
-        )
+        words = (*tls_options, _MAIN + main, "-c", str(config))
+        return JavaServer(name, port, work, java(jars, work, jvms.heaps[name], *words, options=jvms.options), jvms)
 
     def broker(name: str, broker_id: int, directory: Path) -> JavaServer:
         port = free_port()
@@ -270,7 +321,7 @@ def running(
             "brokerClusterName": CLUSTER,
             "brokerName": BROKER_NAME,
             "brokerId": broker_id,
-            "brokerRole": "SLAVE" if broker_id else "ASYNC_MASTER",
+            "brokerRole": "SLAVE" if broker_id else role,
             "listenPort": port,
             "haListenPort": port + 1,
             "brokerIP1": "127.0.0.1",
@@ -284,6 +335,7 @@ def running(
             "diskMaxUsedSpaceRatio": 95,
             **_file_sizes(directory),
             **(_access(work, version) if access else {}),
+            **(WAITS_FOR_ITS_SLAVE if sync else {}),
             **(settings or {}),
         }
         return server(name, port, "broker.BrokerStartup", keys)
@@ -291,7 +343,7 @@ def running(
     with ExitStack() as stack:
 
         def started(one: JavaServer) -> JavaServer:
-            stack.callback(one.stop)
+            stack.callback(one.end)
             one.start()
             return one
 
@@ -301,12 +353,21 @@ def running(
         started(server("namesrv", port, "namesrv.NamesrvStartup", keys))
         master = started(broker("master", 0, store or work / "store"))
         slave = started(broker("slave", 1, work / "slave-store")) if pair else None
-        found = RocketMQ(version, jars, work, name_server, master, slave)
-        if proxy:
-            remoting = free_port()
-            one = started(_proxy(found, remoting))
-            found = RocketMQ(version, jars, work, name_server, master, slave, one, f"127.0.0.1:{remoting}")
-        yield found
+        found = RocketMQ(version, jars, work, jvms, name_server, master, slave)
+        yield stack.enter_context(proxy_of(found)) if proxy else found
+
+
+@contextmanager
+def proxy_of(rocketmq: RocketMQ) -> Iterator[RocketMQ]:
+    """Starts a proxy once the broker is registered, because a proxy without a broker ends at once."""
+    rocketmq.wait_registered()
+    remoting = free_port()
+    one = _proxy(rocketmq, remoting)
+    try:
+        one.start()
+        yield replace(rocketmq, proxy=one, proxy_remoting=f"127.0.0.1:{remoting}")
+    finally:
+        one.end()
 
 
 def write_logging(home: Path, version: str) -> None:
@@ -358,9 +419,7 @@ def _tls_options(work: Path, tls: Path | None, client_ca: Path | None) -> list[s
 
 
 def _proxy(rocketmq: RocketMQ, remoting_port: int) -> JavaServer:
-    """Prepares a proxy once a broker is registered, because the proxy would exit before that."""
     port = free_port()
-    rocketmq.wait_registered()
     config = rocketmq.work / "conf" / "rmq-proxy.json"
     config.parent.mkdir(exist_ok=True)
     keys = {
@@ -372,8 +431,9 @@ def _proxy(rocketmq: RocketMQ, remoting_port: int) -> JavaServer:
         "localServeAddr": "127.0.0.1",
     }
     config.write_text(json.dumps(keys))
-    main = (_MAIN + "proxy.ProxyStartup", "-pc", str(config))
-    return JavaServer("proxy", port, rocketmq.work, java(rocketmq.jars, rocketmq.work, HEAPS["proxy"], *main))
+    jvms, main = rocketmq.jvms, (_MAIN + "proxy.ProxyStartup", "-pc", str(config))
+    command = java(rocketmq.jars, rocketmq.work, jvms.heaps["proxy"], *main, options=jvms.options)
+    return JavaServer("proxy", port, rocketmq.work, command, jvms)
 
 
 def _file_sizes(store: Path) -> dict[str, int]:
@@ -398,12 +458,13 @@ def _file_sizes(store: Path) -> dict[str, int]:
 
 def accepts_connections(process: "subprocess.Popen[bytes]", port: int, timeout_s: float) -> bool:
     """Returns True once the process accepts connections, and False after the timeout or when the process has ended."""
-    for _ in range(int(timeout_s / 0.1)):
+    until = time.monotonic() + timeout_s
+    while time.monotonic() < until:
         with socket.socket() as one:
             if one.connect_ex(("127.0.0.1", port)) == 0:
                 return True
         try:
-            process.wait(0.1)
+            process.wait(0.01)
         except subprocess.TimeoutExpired:
             continue
         break

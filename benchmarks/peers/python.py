@@ -10,15 +10,15 @@ from pathlib import Path
 
 from benchmarks.bench import Unavailable
 from benchmarks.driver import ROOT, Driver
-from benchmarks.peers import maven
+from testbed.jars import cache_folder
 
 REQUIREMENTS = ROOT / "benchmarks" / "requirements.txt"
 INSTALL_TIMEOUT_S = 900
 
 
 def environment() -> Path:
-    """Creates the environment if it is missing, and returns the path of its interpreter."""
-    folder = maven.cache() / "python-peers"
+    """Creates the environment if it is missing, and returns its interpreter."""
+    folder = cache_folder("python-peers")
     python = folder / "bin" / "python"
     stamp = folder / "made-for"
     wanted = REQUIREMENTS.read_text() + sys.version

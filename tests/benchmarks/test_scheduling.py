@@ -16,9 +16,10 @@ from benchmarks.bench import Bench, Unavailable, WrongResult
 from benchmarks.contest import SMOKE
 from benchmarks.driver import Driver, python_driver
 from benchmarks.peers import kafka, maven
-from benchmarks.peers.rocketmq import JavaServer
+from benchmarks.peers.rocketmq import JVMS
 from testbed.polling import wait_until
 from testbed.processes import Processes
+from testbed.real_rocketmq import JavaServer
 
 SLEEPS = "import time; print('{}', flush=True); time.sleep(600)"
 STARTS_A_CHILD = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {SLEEPS!r}], stdin=subprocess.DEVNULL)"
@@ -72,13 +73,13 @@ def test_all_contestants_are_in_the_harness_s_scheduling_group(tmp_path, java):
 
 
 def test_java_servers_are_in_the_harness_s_scheduling_group(tmp_path, java):
-    server = JavaServer(tmp_path, tmp_path, "master", java, "1g", "Main")
+    server = JavaServer("master", java, tmp_path, ["java", "Main"], JVMS)
     server.start()
     try:
         (pid,) = (pid for pid, command in commands_of_children().items() if "Main" in command.split())
         assert facts(pid) == facts(os.getpid())
     finally:
-        server.end()
+        server.kill()
 
 
 def test_a_contestant_that_has_a_session_of_its_own_is_refused(tmp_path):
