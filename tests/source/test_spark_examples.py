@@ -8,8 +8,17 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
-from examples import spark_dedupe, spark_enrichment, spark_lag_alert, spark_parquet, spark_sink, spark_window
+from examples import (
+    spark_dedupe,
+    spark_delta,
+    spark_enrichment,
+    spark_lag_alert,
+    spark_parquet,
+    spark_sink,
+    spark_window,
+)
 from rocketsim_client import PullConsumer
 from testbed.polling import PROCESS_PATIENCE_S
 from testbed.processes import ROOT
@@ -49,6 +58,17 @@ def test_a_repeated_batch_replaces_its_files(pair: Bench, tmp_path: Path) -> Non
     run(spark_parquet.start(pair.spark, pair.name_server.address, topic, folder, availableNow=True))
     rows = pair.spark.read.parquet(f"{folder}/data").collect()
     assert sorted(row.body for row in rows) == ["0", "1", "2", "3"]
+
+
+def test_a_repeated_batch_is_in_the_delta_table_once(pair: Bench, tmp_path: Path) -> None:
+    topic, folder = pair.topic(3), str(tmp_path)
+    run(spark_delta.start(pair.spark, pair.name_server.address, topic, folder, availableNow=True))
+    for commit in (tmp_path / "checkpoint/commits").iterdir():  # as if the job had died before the end of each batch
+        commit.unlink()
+    pair.send(topic, [3])
+    run(spark_delta.start(pair.spark, pair.name_server.address, topic, folder, availableNow=True))
+    rows = DeltaTable(f"{folder}/table").to_pyarrow_table().column("body")
+    assert sorted(rows.to_pylist()) == ["0", "1", "2", "3"]
 
 
 def test_a_reading_gets_its_device_s_room_and_one_without_a_room_is_kept(
