@@ -27,8 +27,8 @@ if _version_not_supported:
 
 class AdminStub:
     """The commands of operators for a broker, with mqadmin's names. Commands for name servers (clusterList, topicList,
-    topicRoute, wipeWritePerm, addWritePerm) are RPCs of NameServer.
-    If a change is also sent to slaves, `status` in the response says which brokers have it.
+    topicRoute, wipeWritePerm, addWritePerm) are RPCs of NameServer. If a command's change is also sent to slaves,
+    `status` in the response says which brokers have it.
     """
 
     def __init__(self, channel):
@@ -176,8 +176,8 @@ class AdminStub:
 
 class AdminServicer:
     """The commands of operators for a broker, with mqadmin's names. Commands for name servers (clusterList, topicList,
-    topicRoute, wipeWritePerm, addWritePerm) are RPCs of NameServer.
-    If a change is also sent to slaves, `status` in the response says which brokers have it.
+    topicRoute, wipeWritePerm, addWritePerm) are RPCs of NameServer. If a command's change is also sent to slaves,
+    `status` in the response says which brokers have it.
     """
 
     def UpdateTopic(self, request, context):
@@ -271,7 +271,7 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RemoveSlave(self, request, context):
-        """Forgets a slave that will not return. It is sent to the master, or, without a master, to each slave.
+        """Forgets a slave that will not return. The command is sent to the master, or, if there is no master, to each slave.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -492,8 +492,8 @@ def add_AdminServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class Admin:
     """The commands of operators for a broker, with mqadmin's names. Commands for name servers (clusterList, topicList,
-    topicRoute, wipeWritePerm, addWritePerm) are RPCs of NameServer.
-    If a change is also sent to slaves, `status` in the response says which brokers have it.
+    topicRoute, wipeWritePerm, addWritePerm) are RPCs of NameServer. If a command's change is also sent to slaves,
+    `status` in the response says which brokers have it.
     """
 
     @staticmethod

@@ -96,7 +96,7 @@ class BrokerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def PullRange(self, request, context):
-        """Reads ranges of one or many queues as a stream of large frames. Spark reads with it.
+        """Reads ranges of one or many queues as a stream of large frames. Spark's source reads with this call.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

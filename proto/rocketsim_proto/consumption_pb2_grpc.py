@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class ConsumptionStub:
-    """The calls of consumers for which the master tracks each message's delivery. docs/consumption.md has the guarantees.
+    """The calls of consumers for which the master tracks the delivery of each message. docs/consumption.md has the
+    guarantees.
     """
 
     def __init__(self, channel):
@@ -53,11 +54,13 @@ class ConsumptionStub:
 
 
 class ConsumptionServicer:
-    """The calls of consumers for which the master tracks each message's delivery. docs/consumption.md has the guarantees.
+    """The calls of consumers for which the master tracks the delivery of each message. docs/consumption.md has the
+    guarantees.
     """
 
     def Pop(self, request, context):
-        """Takes messages from any queue of a topic. Until its deadline, a message is not delivered to another client.
+        """Takes messages from any queue of a topic. A message is not delivered to another client until its deadline has
+        passed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -71,7 +74,7 @@ class ConsumptionServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ChangeInvisible(self, request, context):
-        """Moves deadlines, to keep messages longer or to give them back.
+        """Moves the deadlines of deliveries, so that the client keeps the messages longer or gives them back.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -104,7 +107,8 @@ def add_ConsumptionServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Consumption:
-    """The calls of consumers for which the master tracks each message's delivery. docs/consumption.md has the guarantees.
+    """The calls of consumers for which the master tracks the delivery of each message. docs/consumption.md has the
+    guarantees.
     """
 
     @staticmethod

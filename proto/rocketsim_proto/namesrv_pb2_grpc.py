@@ -70,9 +70,9 @@ class NameServerServicer:
     """Missing associated documentation comment in .proto file."""
 
     def RegisterBroker(self, request_iterator, context):
-        """A broker keeps this stream open. It sends its registration at its start, on every change and every 30 s, and gets a
-        reply to each. It also gets a reply when another broker of the same name registers a newer epoch. The broker is
-        removed when the stream ends, or after 120 s without a message.
+        """Each broker keeps a stream of this call open. The broker sends its registration when it starts, on every change and
+        every 30 s, and gets a reply to each. The broker also gets a reply when another broker of the same name registers a
+        newer epoch. The name server removes the broker when the stream ends, or after 120 s without a message.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

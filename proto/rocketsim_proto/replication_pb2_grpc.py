@@ -27,8 +27,8 @@ if _version_not_supported:
 
 
 class ReplicationStub:
-    """The calls of brokers with the same name to each other. All brokers serve them; a slave refuses Replicate and
-    GetMetadata.
+    """The calls of brokers with the same name to each other. All brokers serve the calls of Replication, but a slave
+    refuses Replicate and GetMetadata.
     """
 
     def __init__(self, channel):
@@ -60,13 +60,13 @@ class ReplicationStub:
 
 
 class ReplicationServicer:
-    """The calls of brokers with the same name to each other. All brokers serve them; a slave refuses Replicate and
-    GetMetadata.
+    """The calls of brokers with the same name to each other. All brokers serve the calls of Replication, but a slave
+    refuses Replicate and GetMetadata.
     """
 
     def Replicate(self, request_iterator, context):
-        """One stream per slave. The slave sends a Handshake, and the master answers with a HandshakeReply. Then the master sends
-        log bytes and changes of metadata, and the slave sends acks.
+        """Each slave has one stream of this call. The slave sends a Handshake, and the master answers with a HandshakeReply.
+        After the handshake the master sends log bytes and changes of metadata, and the slave sends acks.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -80,14 +80,15 @@ class ReplicationServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetMember(self, request, context):
-        """Returns the state of this broker and its log. A master asks its slaves. A slave asks all brokers before it is promoted.
+        """Returns the state of this broker and its log. A master sends GetMember to its slaves, and a slave sends GetMember
+        to all brokers of its name before the slave is promoted.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PromiseEpoch(self, request, context):
-        """A slave that is about to be promoted asks the other slaves to follow no master of a lower epoch.
+        """A slave that is about to be promoted asks the other slaves to promise that they follow no master of a lower epoch.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -125,8 +126,8 @@ def add_ReplicationServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Replication:
-    """The calls of brokers with the same name to each other. All brokers serve them; a slave refuses Replicate and
-    GetMetadata.
+    """The calls of brokers with the same name to each other. All brokers serve the calls of Replication, but a slave
+    refuses Replicate and GetMetadata.
     """
 
     @staticmethod

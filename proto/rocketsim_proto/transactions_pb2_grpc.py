@@ -59,7 +59,7 @@ class TransactionsServicer:
 
     def Prepare(self, request, context):
         """Stores a half message, which no consumer sees. If the message is stored already and its transaction is open, the
-        response is the same. Another message with the same id is refused.
+        response is the same as the first one. A different message with the same id is refused.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -72,7 +72,7 @@ class TransactionsServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Check(self, request, context):
-        """While this call is open, the broker sends it open transactions, and the producer answers with End.
+        """While this call is open, the broker sends open transactions to the producer, which answers with the call End.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
