@@ -40,5 +40,5 @@ def checksum(start: int, count: int, size: int, mask: int = 0xFFFFFFFF) -> int:
 
 
 def spark_expression(size: int, name: str) -> str:
-    """Returns a Spark SQL expression that makes the bodies of `bodies`, with their numbers from the column `id`."""
+    """Returns a Spark SQL expression that makes the same bodies as `bodies`, numbered by the column `id`."""
     return f"cast(concat(lpad(cast(id as string), {DIGITS}, '0'), repeat('x', {size - DIGITS})) as binary) as {name}"

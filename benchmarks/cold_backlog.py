@@ -92,8 +92,8 @@ def reading(reader: Driver, count: int) -> Iterator[Callable[[], bool]]:
 
 
 def make_cold(one: OurCluster) -> None:
-    """Stops and starts the broker, because its mapped pages stay in memory, and drops the log's pages from the page
-    cache.
+    """Drops the log's pages from the page cache.  Restarts the broker for that, because pages that a running process
+    has mapped stay in memory.
     """
     one.master.stop()
     for path in (one.master.store / "commitlog").iterdir():

@@ -24,8 +24,8 @@ Event = tuple[str, int, int]
 
 
 def trace(note: Callable[[Event], None]) -> None:
-    """Wraps the broker's functions that a put passes.  If a wrapped function was renamed, `trace` raises and the broker
-    does not start.
+    """Wraps each function of the broker through which a put goes.  If one of these functions was renamed, `trace`
+    raises and the broker does not start.
     """
     wait, on_ack, on_flushed = Acknowledgements.wait, Acknowledgements.on_ack, Acknowledgements.on_flushed
     next_message, receive, ack = Transfer.next_message, Follower.receive, Follower.ack

@@ -36,8 +36,9 @@ class CommitStatus(IntEnum):
     """Says which brokers have stored a change, which is a committed offset, an ack, a nack, or an operator's change.
     The numbers are those of message.proto.
 
-    A change with `COMMIT_OK` of a SYNC_MASTER is on one of its slaves, too, and survives the loss of one broker as long
-    as the slaves of the broker name answer.  A change with `COMMIT_OK` of an ASYNC_MASTER may be lost with the master.
+    A change for which a SYNC_MASTER has answered `COMMIT_OK` is on one of its slaves, too, and survives the loss of one
+    broker as long as the slaves of the broker name answer.  A change for which an ASYNC_MASTER has answered `COMMIT_OK`
+    may be lost with the master.
     """
 
     UNSAID = 0  # the broker reported no status, or one that this client does not know

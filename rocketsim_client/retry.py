@@ -108,7 +108,10 @@ def is_worth_sending_again(error: BaseException) -> bool:
 
 def tells_more(error: RocketSimError, than: RocketSimError | None) -> bool:
     """Returns True if `error` says more to the caller than the earlier error `than`, when several members have failed.
-    A server's answer tells more than a timeout, and a slave's answer that something does not exist tells least."""
+
+    A server's answer says more than a timeout.  A slave's answer that something does not exist says even less, because
+    the master may have it.
+    """
     return than is None or _rank(error) >= _rank(than)
 
 

@@ -168,7 +168,7 @@ NAMESRV_REMOTING_RIGHTS: Mapping[RequestCode, Right] = {
 
 
 def by_method(rights: Mapping[RequestCode, Right]) -> dict[str, Right]:
-    """Returns the rights by method, which is the name of a call in gates, logs and metrics."""
+    """Returns the rights of each method.  A method is the name by which access checks, logs and metrics know a call."""
     return {method_of(code): right for code, right in rights.items()}
 
 

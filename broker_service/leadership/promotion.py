@@ -32,7 +32,7 @@ class MemberReport:
 
 @dataclass(frozen=True, slots=True)
 class OtherMember:
-    """Another broker of the name.
+    """What another broker with the same broker name answers to a promotion.
 
     `answer` is None if the broker does not answer now.  `refusal` is the reason of a broker that has refused to give
     the promise.

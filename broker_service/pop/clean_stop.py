@@ -29,7 +29,7 @@ class CleanStop:
         try:
             self._writer.check_all_known()
         except (ReadFailed, StoreCorrupt, StoreTooNew) as error:
-            logger.error("the offsets at which a RocketMQ would continue with transactions are not written: %s", error)
+            logger.error("could not write from where RocketMQ would continue with open transactions: %s", error)
         else:
             self._transactions.note_offsets()
 

@@ -50,8 +50,8 @@ def put_waits(
 def commit_waits(
     levels: AckLevels, tracker: Tracker, sequence: int, end_offset: int, now: float, timeout_s: float
 ) -> tuple[Wait, Wait]:
-    """Makes the (replica, metadata) waits of a commit, which slaves get as the change with the number `sequence`.
-    Pure.
+    """Returns what a commit of offsets waits for: the slaves' logs (replica) and their tables (metadata).  The slaves
+    get the commit as the change with the number `sequence`.  Pure.
 
     The committed offset can cover any record up to `end_offset`, so the commit also waits until a slave has these
     records.  A slave with the offset but without the records would have to lower the offset when it is promoted.

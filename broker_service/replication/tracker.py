@@ -125,7 +125,7 @@ class Tracker:
         return self._shown_offset
 
     def _note_shown(self, master_end: int) -> None:
-        """Records all of the log as shown to consumers if no slave is in sync, because consumers then see all of it."""
+        """Marks the whole log as shown to consumers if no slave is in sync, because consumers then see all of it."""
         if not self.is_slave_available(master_end):
             self.shown(master_end)
 

@@ -147,5 +147,5 @@ def _text_at(data: bytes, at: int, size: Struct) -> tuple[str, int]:
     (length,) = size.unpack_from(data, at)
     begin, end = at + size.size, at + size.size + length
     if end > len(data):
-        raise IndexError(f"a text of {length} bytes exceeds the record")
+        raise IndexError(f"a text of {length} bytes would end beyond the record")
     return data[begin:end].decode(), end

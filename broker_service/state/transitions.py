@@ -419,7 +419,7 @@ class _Reader:
         size = self._data[self.at]
         end = self.at + 1 + size
         if end > len(self._data):
-            raise IndexError(f"a text of {size} bytes exceeds the record")
+            raise IndexError(f"a text of {size} bytes would end beyond the record")
         text = self._data[self.at + 1 : end].decode()
         self.at = end
         return text
@@ -439,7 +439,7 @@ class _Reader:
     def _numbers(self, count: int) -> bytes:
         end = self.at + 8 * count
         if end > len(self._data):
-            raise IndexError(f"a column of {count} numbers exceeds the record")
+            raise IndexError(f"a column of {count} numbers would end beyond the record")
         found = _swapped(self._data[self.at : end])
         self.at = end
         return found
@@ -450,7 +450,7 @@ class _Reader:
             second, size = self._take(_KEY)
             end = self.at + size
             if end > len(self._data):
-                raise IndexError(f"a key of {size} bytes exceeds the record")
+                raise IndexError(f"a key of {size} bytes would end beyond the record")
             yield second, self._data[self.at : end].decode()
             self.at = end
 

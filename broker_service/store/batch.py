@@ -3,10 +3,10 @@
 With the compiled module, a batch of any size is a `_Columns`: compiled functions do the work, and numpy does what they
 do not accept.
 
-Without the compiled module, numpy does all the work.  A numpy column takes as long for one record as for about fifty,
-so a batch of up to `FEW` records is a `_OneByOne`, which looks at one record after the other.  `_OneByOne` and
-`_Columns` give the same results.  If `_OneByOne` finds an error, `_Columns` checks the records again and raises the
-error, so that errors do not depend on the batch's size.
+Without the compiled module, numpy does all the work.  numpy needs as long to check one record as to check about fifty,
+so a batch of up to `FEW` records is a `_OneByOne`, which checks one record after the other.  `_OneByOne` and `_Columns`
+give the same results.  If `_OneByOne` finds an error, `_Columns` checks the records again and raises the error, so that
+errors do not depend on the batch's size.
 """
 
 import re

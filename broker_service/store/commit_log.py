@@ -354,8 +354,8 @@ class CommitLog:
     def decoding(self, records: bytes | memoryview, offset: int | None = None) -> Iterator[None]:
         """A context for code that decodes complete records of the log: it turns a RecordError into StoreCorrupt.
 
-        `records` begins at log offset `offset`.  Without `offset`, an error's position is the log offset in the
-        record's head, which was compared with the queue's entry when the record was read.
+        `records` begins at log offset `offset`.  Without `offset`, an error names the log offset that is written
+        in the record's head.  This offset is right, because the read compared it with the queue's entry.
         """
         try:
             yield

@@ -63,7 +63,7 @@ class StreamOffset:
                 "has committed"
             )
         if not isinstance(written.get("q"), dict):
-            raise OffsetError(f"an offset in the checkpoint has no queues: {written!r}")
+            raise OffsetError(f"an offset of the stream in the checkpoint names no queues: {written!r}")
         if not set(written) <= {"anchor", "epochs", "q", "split", "start", "v"}:
             raise OffsetError(f"an offset in the checkpoint has unknown parts: {written!r}")
         split = split_from_json(written["split"]) if "split" in written else None

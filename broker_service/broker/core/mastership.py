@@ -153,8 +153,8 @@ class Mastership:
     def promoted(self, role: BrokerRole, epoch: int, known_slaves: Mapping[int, str], now: float) -> None:
         """Makes a slave a master that takes writes.  The caller has already written the role and the epoch to disk.
 
-        `known_slaves` has the slaves that are known now, because the former master may have announced slaves since the
-        start.  The known slaves may have commits of offsets that this broker lacks.
+        `known_slaves` has all slaves that are known now, including those that the former master has announced since
+        this broker's start.  The known slaves may have commits of offsets that this broker lacks.
         """
         assert self.standing is Standing.SLAVE and role is not BrokerRole.SLAVE, (self.standing, role)
         self.role, self.epoch, self.standing = role, epoch, Standing.WRITABLE
