@@ -160,7 +160,7 @@ def work(bench: Bench) -> int:
 
 
 def compare(bench: Bench, brokers: Mapping[str, OurCluster], pending: Pending) -> None:
-    """Compares the broker with the pending work to the broker without it: memory, rates and starts."""
+    """Compares two brokers, of which one has the pending work: their rates, their memory, and how long they start."""
     for name, one in brokers.items():
         one.topic(pending.topic, QUEUES)
         bench.doing(f"{pending.what}: storing {'them' if name == 'with' else 'as many messages'}")

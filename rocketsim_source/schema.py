@@ -66,8 +66,9 @@ OTHER_FORMS: dict[str, tuple[DataType, ...]] = {
 
 
 def source_schema(options: SourceOptions) -> StructType:
-    """Returns the columns of a query whose user gives no schema: those of the option `columns`, or all of the
-    profile."""
+    """Returns the columns of a query whose user gives no schema: those of the option `columns`, or all columns of the
+    profile that the option `schemaProfile` names.
+    """
     known = profile(options)
     if options.columns is not None:
         every = all_columns(options)

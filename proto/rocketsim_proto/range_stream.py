@@ -34,10 +34,10 @@ ANSWER_HEAD = struct.Struct("<B3xIQ")
 MAX_REQUEST_BYTES = 4 << 20  # gRPC's own limit by default; a call with a larger request uses gRPC
 MAX_MESSAGE_BYTES = FRAME_BYTES  # enough for the sizes and segments of a frame
 MAX_RECORDS_BYTES = MAX_RPC_BYTES
-MIN_TCP_SEND_BYTES = 64 << 10  # the least bytes of records; smaller frames use gRPC, whose connection is open already
-MAX_SEND_BYTES = (
-    16 << 20
-)  # the largest frame that a broker takes over a plain socket; frames with a larger message use gRPC
+# Frames with fewer bytes of records are sent over gRPC instead, because its connection is open already.
+MIN_TCP_SEND_BYTES = 64 << 10
+# The largest frame that a broker takes over a plain socket.  Frames with a larger message use gRPC.
+MAX_SEND_BYTES = 16 << 20
 
 
 class Kind(IntEnum):

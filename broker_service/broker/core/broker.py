@@ -73,7 +73,7 @@ class Broker:
         self.clock = clocks.monotonic  # monotonic seconds, which never decrease
         self.time = BrokerTime(clocks, store)
         self.now_ms = self.time.now_ms  # milliseconds since 1970 for store times and durations, which never decrease
-        self.day_ms = self.time.day_ms  # the time of day in milliseconds, for delivery times that clients choose
+        self.day_ms = self.time.day_ms  # the wall clock's milliseconds since 1970, for delivery times of clients
         self.stopping = False
         self.failure: str | None = None  # the error of a failed flush, after which nothing more is written
         self.config_changed: list[Callable[[BrokerConfig], None]] = []

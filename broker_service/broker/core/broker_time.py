@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 # A larger difference between the clocks is a step; a smaller one is corrected within BELIEVED_AFTER_MS.
 STEP_MS = 60_000
-SLEW = 0.1  # a correction makes the time run faster or slower than the clock since boot by this share
+SLEW = 0.1  # by this share a correction makes the time run faster or slower
 BELIEVED_AFTER_MS = 600_000
 EXPIRY_BELIEVES_AFTER_MS = 86_400_000
 _LOGGED_EVERY_MS = 60_000
@@ -73,7 +73,7 @@ class BrokerTime:
         return int(self._day)
 
     def now_ms(self) -> int:
-        """Returns the time for store times and durations, which never decreases."""
+        """Returns a time that never decreases, for store times and durations."""
         self._read()
         return int(self._now)
 
