@@ -53,6 +53,8 @@ def pair_properties(
         "slaveReadEnable": "true",
         "grpcServerPort": str(grpc_port),
         **_remoting(remoting_port),
+        # The dashboard uses the VIP channel by default.  Without `remotingPort` this key has no effect.
+        "remotingVipChannel": "true",
         "enablePropertyFilter": "true",
         **LAPTOP,
     }

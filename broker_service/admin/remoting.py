@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from rocketsim_proto.remoting.codes import RequestCode, ResponseCode
-from rocketsim_proto.reserved import DLQ_PREFIX, RETRY_PREFIX
+from rocketsim_proto.reserved import RETRY_PREFIX
 
 from broker_service.admin.messages import FOR_EVER_MS
 from broker_service.admin.operations import Operations
@@ -31,6 +31,9 @@ from broker_service.state.transitions import Place
 
 T = TypeVar("T")
 
+TOOLS_GROUP = "TOOLS_CONSUMER"  # the group with which RocketMQ's tools read messages
+TYPE_ATTRIBUTE = "message.type"
+PERM_INHERIT = 1  # a bit that RocketMQ's forms set, and that has no meaning for a topic with queues
 CHANGE_WAIT_S = 3.0  # longest wait of a change for a slave; mqadmin waits 5 s for an answer
 # Figures that this broker does not count.  If one of these figures is missing in a broker's answer, RocketMQ's tools
 # print no line for this broker.
@@ -114,7 +117,7 @@ class AdminAnswers:
             present,
             read_queue_nums=request.number("readQueueNums", present.read_queue_nums),
             write_queue_nums=request.number("writeQueueNums", present.write_queue_nums),
-            perm=request.number("perm", present.perm),
+            perm=request.number("perm", present.perm) & ~PERM_INHERIT,
             order=request.boolean("order", default=present.order),
             attributes=_changed(present.attributes, request.text("attributes", "")),
         )
@@ -129,8 +132,9 @@ class AdminAnswers:
         if self._broker.is_slave:
             return Answer()
         await self._operations.past_start()
-        if topic not in self._broker.topics.entries and topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
-            # mqadmin deletes a group's retry and dead letter topics, because RocketMQ creates them for each group
+        if topic not in self._broker.topics.entries:
+            # RocketMQ's tools ask every pair of a cluster, and stop at the first pair that refuses.  They also delete
+            # the retry and dead letter topics of each group, which RocketMQ's brokers always create.
             return Answer()
         _, answer = await self._change(partial(self._operations.delete_topic, topic), past_start=False)
         return answer
@@ -204,7 +208,9 @@ class AdminAnswers:
 
     async def all_groups(self, request: Request) -> Answer:
         groups = self._broker.groups
-        table = {name: _group_json(groups.entries[name]) for name in sorted(groups.entries)}
+        # RocketMQ's brokers always have this group.  The dashboard takes an empty table for an error.
+        listed = {TOOLS_GROUP: SubscriptionGroup(TOOLS_GROUP), **groups.entries}
+        table = {name: _group_json(listed[name]) for name in sorted(listed)}
         body = {
             "dataVersion": self._version(groups.version),
             "forbiddenTable": {},
@@ -369,7 +375,10 @@ class AdminAnswers:
 
 
 def _changed(present: Mapping[str, str], text: str) -> dict[str, str]:
-    """Returns the attributes of a topic after the changes in mqadmin's form `+name=value,-name`."""
+    """Returns the attributes of a topic after the changes in mqadmin's form `+name=value,-name`.
+
+    The dashboard sends the type UNSPECIFIED back for a topic without a type.
+    """
     found = dict(present)
     for part in filter(None, (one.strip() for one in text.split(","))):
         name, _, value = part.partition("=")
@@ -377,6 +386,8 @@ def _changed(present: Mapping[str, str], text: str) -> dict[str, str]:
             found.pop(name[1:], None)
         else:
             found[name.removeprefix("+")] = value
+    if found.get(TYPE_ATTRIBUTE) == "UNSPECIFIED":
+        del found[TYPE_ATTRIBUTE]
     return found
 
 
@@ -394,7 +405,9 @@ def _topic_json(topic: TopicConfig) -> dict[str, Any]:
 
 
 def _group_json(group: SubscriptionGroup) -> dict[str, Any]:
-    return {
+    # A tool that changes one setting sends all settings back, so the retry policy must be among them.
+    policy = {"groupRetryPolicy": dict(group.group_retry_policy)} if group.group_retry_policy else {}
+    return policy | {
         "attributes": dict(group.attributes),
         "brokerId": group.broker_id,
         "consumeBroadcastEnable": group.consume_broadcast_enable,

@@ -78,6 +78,11 @@ class BrokerConfig(SharedKeys):
         low=-1,
         high=65535,
     )
+    remoting_vip_channel: bool = key(
+        False,
+        "own: also open RocketMQ's VIP channel, the port two below `remotingPort`. RocketMQ's dashboard and its "
+        "clients before 4.5 use this port unless they are told otherwise",
+    )
     # Loopback, because access control is off by default: an operator must decide to open the port to a network.
     bind_address: str = key("127.0.0.1", "the address that the broker listens on; the default is loopback")
     broker_ip1: str = key("", "the address told to clients and brokers, `bindAddress` by default", name="brokerIP1")

@@ -14,7 +14,7 @@ from rocketsim_proto.records.record import encode_host
 from broker_service.config.broker_config import BrokerConfig
 from broker_service.errors import ConfigError
 from broker_service.node.node import BrokerNode
-from broker_service.node.remoting import KEY, OFF
+from broker_service.node.remoting import OFF, listen
 from broker_service.runtime.machine import Machine
 from broker_service.runtime.server import Network, check_protobuf, host_port, warn_of_open_access, write_address_file
 
@@ -38,7 +38,7 @@ async def broker(config: BrokerConfig, machine: Machine | None = None) -> AsyncI
     machine = machine or Machine(network=Network.of(config))
     # The store is opened first, so that a second process on one directory reports the directory and not the port.
     node = BrokerNode.open(config, machine)
-    remoting: socket.socket | None = None
+    remoting: list[socket.socket] = []
     try:
         # The limit here is MAX_RPC_BYTES and not `maxMessageSize`, which may be changed at run time and is checked for
         # each frame.
@@ -46,14 +46,15 @@ async def broker(config: BrokerConfig, machine: Machine | None = None) -> AsyncI
             config.bind_address, config.listen_port, MAX_RPC_BYTES, interceptors=node.access_control.guards()
         )
         if config.remoting_port != OFF:
-            remoting, found = machine.network.listen_for_front(config.bind_address, config.remoting_port, KEY)
+            remoting = listen(machine.network, config)
         # RocketMQ's tools ask for a message at the address in the message's id.  The address in an id is therefore that
         # of the remoting port, if the remoting port is open.
-        store_host = encode_host(ip_of(config.advertised_host), port if remoting is None else found)
+        found = remoting[0].getsockname()[1] if remoting else port
+        store_host = encode_host(ip_of(config.advertised_host), found)
         await node.start(server, host_port(config.advertised_host, port), store_host, remoting)
     except BaseException:
-        if remoting is not None:
-            remoting.close()
+        for listening in remoting:
+            listening.close()
         node.store.close()
         raise
     try:
@@ -61,7 +62,7 @@ async def broker(config: BrokerConfig, machine: Machine | None = None) -> AsyncI
             path, private = config.address_path, config.is_private(config.address_path)
             # The file with the remoting address is written first, so that a process that waits for the other file finds
             # both.
-            if remoting is not None:
+            if remoting:
                 path = config.remoting_address_path
                 write_address_file(path, config.advertised_host, found, machine.files, private=private)
                 path = config.address_path

@@ -1,6 +1,7 @@
 """BrokerNode puts the parts of a broker's process together, starts them in order, and stops them in reverse."""
 
 import socket
+from collections.abc import Sequence
 
 import grpc
 
@@ -42,9 +43,9 @@ class BrokerNode:
         return cls(Storage.open(config, machine), machine)
 
     async def start(
-        self, server: grpc.aio.Server, address: str, store_host: bytes, remoting: socket.socket | None = None
+        self, server: grpc.aio.Server, address: str, store_host: bytes, remoting: Sequence[socket.socket] = ()
     ) -> None:
-        """Makes all parts and starts them.  `remoting` is the bound socket of `remotingPort`."""
+        """Makes all parts and starts them.  `remoting` has the bound sockets of `remotingPort`."""
         self.server = server
         self.assemble(address, store_host, remoting)
         services = (part.services() for part in (self.wire, self.replication, self.administration))
@@ -101,7 +102,7 @@ class BrokerNode:
         self.status, self.metrics = administration.status, administration.metrics
 
         self.remoting: Remoting | None = None
-        if remoting is not None:
+        if remoting:
             self.remoting = Remoting(
                 self.broker,
                 remoting,
@@ -117,11 +118,11 @@ class BrokerNode:
         self.retention = Retention(self.broker, self.consumption, replication.slave)
         self.saving = Saving(self.broker, self.schedule, self.consumption)
 
-    def _remoting_address(self, remoting: socket.socket | None) -> str:
+    def _remoting_address(self, remoting: Sequence[socket.socket]) -> str:
         """Returns the host:port of `remotingPort` that name servers give to clients; empty if the port is not open."""
-        if remoting is None:
+        if not remoting:
             return ""
-        return host_port(self.config.advertised_host, remoting.getsockname()[1])
+        return host_port(self.config.advertised_host, remoting[0].getsockname()[1])
 
     async def stop(self) -> None:
         await stop(self)

@@ -5,11 +5,14 @@ A broker with `remotingPort=-1` has no Remoting.
 
 import logging
 import socket
+from collections.abc import Sequence
 
 from rocketsim_proto.remoting.codes import RequestCode
 
 from broker_service.admin.remoting import AdminAnswers
 from broker_service.broker.core.broker import Broker
+from broker_service.config.broker_config import BrokerConfig
+from broker_service.errors import ConfigError
 from broker_service.node.access_control import AccessControl
 from broker_service.node.administration import Administration
 from broker_service.node.features import Features
@@ -17,7 +20,7 @@ from broker_service.node.wire import Wire
 from broker_service.runtime.machine import Machine
 from broker_service.runtime.remoting.calls import Calls, Handler
 from broker_service.runtime.remoting.server import RemotingServer
-from broker_service.runtime.server import host_port
+from broker_service.runtime.server import Network, host_port
 from broker_service.runtime.tasks import OwnedTasks
 from broker_service.wire.remoting.members import Members
 from broker_service.wire.remoting.offsets import OffsetAnswers
@@ -29,16 +32,39 @@ from broker_service.wire.remoting.transactions import TransactionAnswers
 logger = logging.getLogger(__name__)
 
 KEY = "remotingPort"
+VIP_KEY = "remotingVipChannel"
 OFF = -1
+VIP_DISTANCE = 2  # the distance between the two ports, as in RocketMQ
+ATTEMPTS = 20
+
+
+def listen(network: Network, config: BrokerConfig) -> list[socket.socket]:
+    """Returns the listening socket of `remotingPort`, and the one two ports below it with `remotingVipChannel`.
+
+    If `remotingPort` is 0, the port is chosen so that the port two below it is free, too.
+    """
+    for attempt in range(1, ATTEMPTS + 1):
+        first, port = network.listen_for_front(config.bind_address, config.remoting_port, KEY)
+        if not config.remoting_vip_channel:
+            break
+        try:
+            second, _ = network.listen_for_front(config.bind_address, port - VIP_DISTANCE, VIP_KEY)
+        except ConfigError:
+            first.close()
+            if config.remoting_port or attempt == ATTEMPTS:
+                raise
+        else:
+            return [first, second]
+    return [first]
 
 
 class Remoting:
-    """`listening` is the bound socket of the port."""
+    """`listening` has the bound sockets of `listen`."""
 
     def __init__(
         self,
         broker: Broker,
-        listening: socket.socket,
+        listening: Sequence[socket.socket],
         *,
         features: Features,
         wire: Wire,

@@ -2,6 +2,7 @@
 tests in `interop` use the real tools.
 """
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -44,11 +45,31 @@ async def test_topics_are_made_changed_listed_and_deleted(tmp_path: Path) -> Non
         assert "TBW102" in system["topicList"] and "orders" not in system["topicList"]
         await client.call(RequestCode.DELETE_TOPIC_IN_BROKER, topic="orders")
         assert await client.refused(RequestCode.GET_TOPIC_CONFIG, topic="orders") == ResponseCode.TOPIC_NOT_EXIST
-        assert await client.refused(RequestCode.DELETE_TOPIC_IN_BROKER, topic="orders") == ResponseCode.TOPIC_NOT_EXIST
-        for topic in ("%RETRY%readers", "%DLQ%readers"):
+        for topic in ("orders", "%RETRY%readers", "%DLQ%readers"):
             await client.call(RequestCode.DELETE_TOPIC_IN_BROKER, topic=topic)
         refused = await client.refused(RequestCode.UPDATE_AND_CREATE_TOPIC, topic="bad name", **TOPIC)
         assert refused == ResponseCode.MESSAGE_ILLEGAL
+
+
+async def test_the_dashboards_form_for_topics_is_taken_with_its_defaults(tmp_path: Path) -> None:
+    async with remoting_broker(tmp_path) as (node, client):
+        await client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, topic="orders", **TOPIC | {"perm": 7})
+        assert node.topics.entries["orders"].perm == 6
+        sent_back = {"attributes": "+message.type=UNSPECIFIED", "writeQueueNums": 3}
+        await client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, topic="orders", **TOPIC | sent_back)
+        assert (node.topics.entries["orders"].write_queue_nums, node.topics.entries["orders"].attributes) == (3, {})
+
+
+async def test_a_changed_group_that_is_sent_back_keeps_its_retry_policy(tmp_path: Path) -> None:
+    async with remoting_broker(tmp_path) as (node, client):
+        update = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+        policy = {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [1000, 7000]}}
+        await client.call(update, json.dumps({"groupName": "readers", "groupRetryPolicy": policy}).encode())
+        before = node.groups.entries["readers"]
+        found = await client.json(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group="readers")
+        await client.call(update, json.dumps(found | {"retryMaxTimes": 3}).encode())
+        assert node.groups.entries["readers"] == dataclasses.replace(before, retry_max_times=3)
+        assert before.group_retry_policy
 
 
 async def test_groups_are_made_changed_listed_and_deleted(tmp_path: Path) -> None:
@@ -59,7 +80,8 @@ async def test_groups_are_made_changed_listed_and_deleted(tmp_path: Path) -> Non
         found = await client.json(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group="readers")
         assert (found["retryMaxTimes"], found["consumeEnable"], found["groupName"]) == (3, False, "readers")
         everything = await client.json(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
-        assert everything["subscriptionGroupTable"] == {"readers": found}
+        tools = {"groupName": "TOOLS_CONSUMER", "retryMaxTimes": 16, "consumeEnable": True}
+        assert everything["subscriptionGroupTable"] == {"readers": found, "TOOLS_CONSUMER": found | tools}
         await client.call(RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName="readers", cleanOffset="true")
         assert not node.groups.entries
         refused = await client.refused(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group="readers")

@@ -218,6 +218,24 @@ async def test_clients_are_known_by_their_heartbeats_until_they_go(
         assert await client.json(members_of, consumerGroup=GROUP) == {"consumerIdList": []}
 
 
+async def test_consumers_of_other_protocols_are_listed_but_share_no_queues(tmp_path: Path) -> None:
+    async with remoting_broker(tmp_path) as (node, client):
+        node.broker.consumers.popped(GROUP, "popping", node.broker.clock())
+        node.broker.consumers.committed(GROUP, "spark", 5, node.broker.clock())
+        connections = await client.json(RequestCode.GET_CONSUMER_CONNECTION_LIST, consumerGroup=GROUP)
+        assert [one["clientId"] for one in connections["connectionSet"]] == ["popping", "spark"]
+        shared = await client.json(RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup=GROUP)
+        assert shared == {"consumerIdList": []}
+
+
+async def test_the_vip_channel_is_a_second_port_for_the_same_requests(tmp_path: Path) -> None:
+    async with remoting_broker(tmp_path, remoting_vip_channel=True) as (node, client):
+        async with await Client.connect(port_of(node) - 2) as other:
+            await other.call(RequestCode.HEART_BEAT, heartbeat("one"))
+            found = await client.json(RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup=GROUP)
+            assert found == {"consumerIdList": ["one"]}
+
+
 @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"clientID":""}', b'{"clientID":"x","consumerDataSet":7}'])
 async def test_a_heartbeat_that_says_nothing_useful(tmp_path: Path, body: bytes) -> None:
     async with remoting_broker(tmp_path) as (_, client):

@@ -56,7 +56,7 @@ async def serving(**limits: Any) -> AsyncIterator[tuple[RemotingServer, Answers]
         BROKEN: answers.broken,
         LARGE: answers.large,
     }
-    made = RemotingServer("remotingPort", listening, Calls(handlers).answer)  # type: ignore[arg-type]
+    made = RemotingServer("remotingPort", [listening], Calls(handlers).answer)  # type: ignore[arg-type]
     running = asyncio.create_task(made.run())
     try:
         yield made, answers

@@ -22,7 +22,7 @@ import itertools
 import logging
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from rocketsim_proto.remoting.frame import HEAD, IS_ANSWER, IS_ONE_WAY, FrameError, Header, encode_without_body, lengths
@@ -120,7 +120,7 @@ class Connection:
 
 
 class RemotingServer:
-    """The server of one port.
+    """The server of one port, or of several ports that clients use alike.  `port` is the first one.
 
     `key` is the configuration key of the port, which log lines name.  With certificates all clients must use TLS.
     """
@@ -128,13 +128,13 @@ class RemotingServer:
     def __init__(
         self,
         key: str,
-        listening: socket.socket,
+        listening: Sequence[socket.socket],
         serve: Serve,
         certificates: Certificates | None = None,
         *,
         client_auth: bool = False,
     ) -> None:
-        self.port = int(listening.getsockname()[1])
+        self.port = int(listening[0].getsockname()[1])
         self._key = key
         self._listening = listening
         self._serve = serve
@@ -147,7 +147,7 @@ class RemotingServer:
         self._tasks: set[asyncio.Task[None]] = set()
         self._connections: set[Connection] = set()
         self._stopping = False
-        self._accepting: asyncio.Task[None] | None = None
+        self._accepting: list[asyncio.Task[None]] = []
         self.refused = 0
 
     def figures(self) -> Iterator[Figure]:
@@ -174,16 +174,20 @@ class RemotingServer:
     async def run(self) -> None:
         """Serves until cancelled.  The caller calls `stop` after `run` has ended."""
         async with asyncio.TaskGroup() as group:
-            self._accepting = group.create_task(self._accept(), name="remoting-accept")
+            self._accepting = [
+                group.create_task(self._accept(listening), name="remoting-accept") for listening in self._listening
+            ]
             group.create_task(self._check_times(), name="remoting-times")
 
     async def stop(self, grace_s: float) -> None:
         """Stops reading requests, and ends all connections.  Calls under way may take `grace_s` more seconds."""
         self._stopping = True
-        if self._accepting is not None:
-            self._accepting.cancel()
-            await asyncio.wait([self._accepting])
-        self._listening.close()
+        for task in self._accepting:
+            task.cancel()
+        if self._accepting:
+            await asyncio.wait(self._accepting)
+        for listening in self._listening:
+            listening.close()
         if calls := [call for one in self._connections for call in one.calls]:
             await asyncio.wait(calls, timeout=grace_s)
         for one in self._connections:
@@ -196,11 +200,11 @@ class RemotingServer:
 
     # --- connections --------------------------------------------------------------------------------------------------
 
-    async def _accept(self) -> None:
+    async def _accept(self, listening: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         while not self._stopping:
             try:
-                accepted, _ = await loop.sock_accept(self._listening)
+                accepted, _ = await loop.sock_accept(listening)
             except OSError as error:
                 logger.warning("%s: a connection was not taken: %s", self._key, error)
                 await asyncio.sleep(ACCEPT_PAUSE_S)

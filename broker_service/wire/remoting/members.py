@@ -4,7 +4,7 @@ A client is a member until it unregisters, its connection ends, or it has sent n
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,7 @@ from rocketsim_proto.remoting.codes import RequestCode, ResponseCode
 from rocketsim_proto.reserved import RETRY_PREFIX
 
 from broker_service.broker.core.broker import Broker
+from broker_service.broker.core.consumers import Seen
 from broker_service.broker.core.mastership import Standing
 from broker_service.broker.reads.commits import Commits
 from broker_service.broker.reads.push_subscriptions import Subscription
@@ -166,6 +167,8 @@ class Members:
     async def consumer_connections(self, request: Request) -> Answer:
         group = request.text("consumerGroup")
         members = self.consumers(group)
+        if not members and (others := self._broker.consumers.of(group, self._clock())):
+            return Answer(to_json(_of_other_protocols(others)))
         if not members:
             return Answer(code=ResponseCode.CONSUMER_NOT_ONLINE, remark=f"the consumer group[{group}] not online")
         newest = max(members.values(), key=lambda one: one.heartbeat_s).consumers[group]
@@ -279,6 +282,21 @@ def _connections(members: Mapping[str, Member]) -> list[dict[str, Any]]:
         }
         for client_id, one in sorted(members.items())
     ]
+
+
+def _of_other_protocols(seen: Sequence[Seen]) -> dict[str, Any]:
+    """Returns the connections of a group whose consumers use RocketSim's or RocketMQ 5's protocol, as RocketMQ's tools
+    read them.  These consumers share the messages, and tell no subscriptions here.
+    """
+    return {
+        "connectionSet": [
+            {"clientAddr": "", "clientId": one.client_id, "language": "OTHER", "version": 0} for one in seen
+        ],
+        "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
+        "consumeType": "CONSUME_PASSIVELY",
+        "messageModel": "CLUSTERING",
+        "subscriptionTable": {},
+    }
 
 
 def _objects(found: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
