@@ -12,7 +12,7 @@ from typing import TypeVar
 from rocketsim_proto.reserved import RETRY_PREFIX
 
 from broker_service.admin.lags import GroupLag
-from broker_service.broker.core.traffic import Labels, Traffic
+from broker_service.broker.core.traffic import Counts, Labels, Traffic
 from broker_service.names import is_internal_group, is_system_topic
 from broker_service.runtime.figures import Figure, by_labels
 
@@ -22,7 +22,7 @@ _NODE = ("cluster", "node_type", "node_id")
 _TOPIC = (*_NODE, "topic", "is_system")
 _GROUP = (*_NODE, "topic", "consumer_group", "is_retry", "is_system")
 
-Row = tuple[Labels, list[int]]
+Row = tuple[Labels, Counts]
 K = TypeVar("K")
 V = TypeVar("V")
 

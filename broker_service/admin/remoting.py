@@ -16,6 +16,7 @@ from broker_service.admin.messages import FOR_EVER_MS
 from broker_service.admin.operations import Operations
 from broker_service.admin.progress import Progress
 from broker_service.admin.status import Status
+from broker_service.admin.volumes import TOTAL, Volume
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.metadata.topics import TopicConfig
@@ -38,10 +39,6 @@ CHANGE_WAIT_S = 3.0  # longest wait of a change for a slave; mqadmin waits 5 s f
 # Figures that this broker does not count.  If one of these figures is missing in a broker's answer, RocketMQ's tools
 # print no line for this broker.
 _NOTHING = {
-    "msgPutTotalTodayMorning": "0",
-    "msgGetTotalTodayMorning": "0",
-    "msgPutTotalYesterdayMorning": "0",
-    "msgGetTotalYesterdayMorning": "0",
     "sendThreadPoolQueueSize": "0",
     "pullThreadPoolQueueSize": "0",
     "sendThreadPoolQueueHeadWaitTimeMills": "0",
@@ -227,6 +224,7 @@ class AdminAnswers:
 
     async def consume_stats(self, request: Request) -> Answer:
         group, topic = request.text("consumerGroup"), request.text("topic", "")
+        found = await self._progress.of(group, topic)
         entries = [
             (
                 item.place.topic,
@@ -238,9 +236,11 @@ class AdminAnswers:
                     "pullOffset": max(0, item.consumer_offset),
                 },
             )
-            for item, last_timestamp in await self._progress.of(group, topic)
+            for item, last_timestamp in found
         ]
-        return Answer(by_queue("offsetTable", self._name, entries, consumeTps=0.0))
+        read = {(item.place.topic, item.place.group) for item, _ in found}
+        tps = sum((self._tps(*one) for one in read), 0.0)
+        return Answer(by_queue("offsetTable", self._name, entries, consumeTps=tps))
 
     async def groups_of_topic(self, request: Request) -> Answer:
         topic = request.text("topic")
@@ -346,17 +346,35 @@ class AdminAnswers:
         return Answer(to_json(body))
 
     async def stats(self, request: Request) -> Answer:
-        """Answers that the figure does not exist.  Unlike RocketMQ, this broker does not count by topic and group."""
-        return Answer(
-            code=ResponseCode.SYSTEM_ERROR,
-            remark=f"The stats <{request.text('statsName', '')}> <{request.text('statsKey', '')}> not exist",
-        )
+        """Answers that a figure does not exist if this broker does not have it, or has counted nothing for the key."""
+        name, key = request.text("statsName", ""), request.text("statsKey", "")
+        of_cluster = TOTAL if key == self._broker.config.broker_cluster_name else None
+        puts, gets = self._status.put_volumes, self._status.get_volumes
+        figures = {
+            "TOPIC_PUT_NUMS": (puts, (key,), "messages"),
+            "TOPIC_PUT_SIZE": (puts, (key,), "bytes"),
+            "GROUP_GET_NUMS": (gets, tuple(key.split("@")), "messages"),
+            "GROUP_GET_SIZE": (gets, tuple(key.split("@")), "bytes"),
+            "BROKER_PUT_NUMS": (puts, of_cluster, "messages"),
+            "BROKER_GET_NUMS": (gets, of_cluster, "messages"),
+        }
+        volumes, labels, what = figures.get(name, (puts, None, ""))
+        found = None if labels is None else volumes.of(labels, self._broker.clock())
+        if found is None:
+            return Answer(code=ResponseCode.SYSTEM_ERROR, remark=f"The stats <{name}> <{key}> not exist")
+        spans = ("statsMinute", "statsHour", "statsDay")
+        return Answer(to_json({span: _volume_json(one, what) for span, one in zip(spans, found, strict=True)}))
 
     # ------------------------------------------------------------------------------------------------------------------
 
     @property
     def _name(self) -> str:
         return self._broker.config.broker_name
+
+    def _tps(self, topic: str, group: str) -> float:
+        """Returns how many messages per second the group was given in the last minute."""
+        found = self._status.get_volumes.of((topic, group), self._broker.clock())
+        return found[0].per_second(found[0].messages) if found else 0.0
 
     async def _change(self, change: Callable[[], Awaitable[T]], *, past_start: bool = True) -> tuple[T, Answer]:
         """Makes a change.  Returns the change's result, and an answer whose remark says if no slave has the change
@@ -421,6 +439,15 @@ def _group_json(group: SubscriptionGroup) -> dict[str, Any]:
         "retryMaxTimes": group.retry_max_times,
         "retryQueueNums": group.retry_queue_nums,
         "whichBrokerWhenConsumeSlowly": group.which_broker_when_consume_slowly,
+    }
+
+
+def _volume_json(volume: Volume, what: str) -> dict[str, float]:
+    amount = volume.bytes if what == "bytes" else volume.messages
+    return {
+        "avgpt": amount / volume.calls if volume.calls else 0.0,  # for each call
+        "sum": amount,
+        "tps": volume.per_second(amount),
     }
 
 

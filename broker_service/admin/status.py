@@ -3,11 +3,14 @@
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import date
 
 from rocketsim_proto.records import kernels
 from rocketsim_proto.reserved import SCHEDULE_TOPIC
 
+from broker_service.admin.mornings import Mornings
 from broker_service.admin.rates import Rates
+from broker_service.admin.volumes import Volumes
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.core.mastership import Standing
 from broker_service.broker.core.traffic import Traffic
@@ -54,6 +57,8 @@ class Status:
         self._taken = taken
         self._given = given
         self._schedule = schedule
+        self.put_volumes, self.get_volumes = Volumes(taken, broker.clock()), Volumes(given, broker.clock())
+        self._mornings = Mornings(self._today())
         self._rates = Rates()
         self._ages = LogAges()
         self._booted_ms = broker.now_ms()
@@ -64,6 +69,10 @@ class Status:
         all_have = min(acked.values(), default=None)
         self._rates.sample(self._broker.clock(), {**self.counters(), **acked})
         self._ages.sample(self._broker.clock(), self._broker.store.end_offset, all_have)
+        self._mornings.sample(self._today(), self.counters())
+        if self._broker.config.remoting_port >= 0:  # only RocketMQ's tools ask for the volumes
+            for volumes in (self.put_volumes, self.get_volumes):
+                volumes.sample(self._broker.clock())
 
     def counters(self) -> dict[str, int]:
         return {
@@ -224,6 +233,10 @@ class Status:
             "putMessageSizeTotal": self._taken.bytes,
             "getMessageTimesTotal": self._given.messages,
             "getMessageSizeTotal": self._given.bytes,
+            "msgPutTotalTodayMorning": self._mornings.today.get("put_messages", 0),
+            "msgPutTotalYesterdayMorning": self._mornings.yesterday.get("put_messages", 0),
+            "msgGetTotalTodayMorning": self._mornings.today.get("get_messages", 0),
+            "msgGetTotalYesterdayMorning": self._mornings.yesterday.get("get_messages", 0),
             "pullsHeld": broker.long_polling.held,
             "queues": len(store.queues.keys()),
             "topics": len(broker.topics.of_users()),
@@ -238,6 +251,9 @@ class Status:
         for level, offset in sorted(self._schedule.position().offsets.items()):
             values[f"scheduleMessageOffset_{level}"] = f"{offset},{store.queues.bounds(SCHEDULE_TOPIC, level - 1)[1]}"
         return {name: str(value) for name, value in sorted(values.items())}
+
+    def _today(self) -> date:
+        return date.fromtimestamp(self._broker.day_ms() / 1000)
 
     def _slaves(self) -> list[SlaveProgress]:
         tracked = self._broker.acknowledgements.tracker.slaves

@@ -271,10 +271,10 @@ def test_traffic_has_room_for_a_topic_again_when_another_is_forgotten() -> None:
     traffic = Traffic(most=1)
     traffic.add(("a",), 1, 10)
     traffic.add(("b",), 2, 20)
-    assert traffic.rows() == [(("a",), [1, 10]), ((OTHERS,), [2, 20])]
+    assert traffic.rows() == [(("a",), [1, 10, 1]), ((OTHERS,), [2, 20, 1])]
     traffic.forget(lambda topic: topic == "a")
     traffic.add(("c",), 4, 40)
-    assert traffic.rows() == [((OTHERS,), [2, 20]), (("c",), [4, 40])]
+    assert traffic.rows() == [((OTHERS,), [2, 20, 1]), (("c",), [4, 40, 1])]
     assert (traffic.messages, traffic.bytes) == (7, 70)
 
 

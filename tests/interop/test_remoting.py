@@ -100,7 +100,8 @@ def test_mqadmin_works_on_our_pair(pair: SimpleNamespace, tmp_path: Path, versio
         assert "brokerName" in admin.run(f"getBrokerConfig {broker}")
         assert "success" in admin.run(f"updateBrokerConfig {broker} -k maxMessageSize -v 4194304")
         assert pair.broker in admin.run(f"haStatus {broker}")
-        assert topic in admin.run(f"statsAll {here} -t {topic}")
+        (row,) = columns(admin.run(f"statsAll {here} -t {topic}"))
+        assert (row[0], row[-2]) == (topic, "1"), "the count of messages in the last day"
         for command in ("wipeWritePerm", "addWritePerm"):
             assert " OK, " in admin.run(f"{command} {here} -b broker-a")
         assert "success" in admin.run(f"deleteSubGroup {here} -c north -g {group} -r true")

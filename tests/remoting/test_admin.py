@@ -4,6 +4,7 @@ tests in `interop` use the real tools.
 
 import dataclasses
 import json
+from datetime import date, datetime, time, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from rocketsim_proto.records import record
 from rocketsim_proto.remoting.codes import RequestCode, ResponseCode
 from rocketsim_proto.remoting.loose_json import ObjectKey
 
+from tests.support.brokers import goes_by
 from tests.support.remoting import remoting_broker
 
 TOPIC = {"defaultTopic": "TBW102", "readQueueNums": 3, "writeQueueNums": 2, "perm": 6, "topicFilterType": "SINGLE_TAG"}
@@ -172,8 +174,69 @@ async def test_the_broker_and_its_configuration(tmp_path: Path) -> None:
         refused = await client.refused(RequestCode.UPDATE_BROKER_CONFIG, b"listenPort=1\n")
         assert refused == ResponseCode.INVALID_PARAMETER
         assert await client.refused(RequestCode.UPDATE_BROKER_CONFIG, b"") == ResponseCode.INVALID_PARAMETER
-        stats = await client.refused(RequestCode.VIEW_BROKER_STATS_DATA, statsName="TOPIC_PUT_NUMS", statsKey="orders")
-        assert stats == ResponseCode.SYSTEM_ERROR
+
+
+async def test_the_statistics_of_topics_groups_and_the_broker(tmp_path: Path) -> None:
+    async with remoting_broker(tmp_path) as (node, client):
+
+        async def stats(name: str, key: str) -> Any:
+            found = await client.json(RequestCode.VIEW_BROKER_STATS_DATA, statsName=name, statsKey=key)
+            assert found.keys() == {"statsMinute", "statsHour", "statsDay"}
+            minute = found["statsMinute"]
+            assert minute["tps"] > 0 and minute.keys() == {"sum", "tps", "avgpt"}
+            assert found["statsHour"]["sum"] == found["statsDay"]["sum"] == minute["sum"], "all were sent just now"
+            return minute["sum"], minute["avgpt"]
+
+        await client.send("orders", b"0", b"1", b"2")
+        await client.send("orders", b"3")
+        assert await stats("TOPIC_PUT_NUMS", "orders") == (4, 2.0), "two sends"
+        size, average = await stats("TOPIC_PUT_SIZE", "orders")
+        assert size > 4 * 80 and average == size / 2, "records, which have headers"
+        _, records = await client.pull("orders", 0)
+        assert await stats("GROUP_GET_NUMS", "orders@readers") == (4, 4.0)
+        assert await stats("GROUP_GET_SIZE", "orders@readers") == (len(records), len(records))
+        assert await stats("BROKER_PUT_NUMS", "DefaultCluster") == (4, 0.0)
+        assert await stats("BROKER_GET_NUMS", "DefaultCluster") == (4, 0.0)
+        commit = RequestCode.UPDATE_CONSUMER_OFFSET
+        await client.call(commit, consumerGroup="readers", topic="orders", queueId=0, commitOffset=4)
+        progress = await client.json(RequestCode.GET_CONSUME_STATS, consumerGroup="readers")
+        assert progress["consumeTps"] > 0
+
+        others = [("TOPIC_PUT_NUMS", "other"), ("GROUP_GET_NUMS", "orders"), ("GROUP_GET_NUMS", "orders@others")]
+        for name, key in [*others, ("BROKER_PUT_NUMS", "south"), ("SNDBCK_PUT_NUMS", "orders@readers"), ("", "")]:
+            refused = await client.refused(RequestCode.VIEW_BROKER_STATS_DATA, statsName=name, statsKey=key)
+            assert refused == ResponseCode.SYSTEM_ERROR, (name, key)
+
+        clock = node.broker.clock
+        for seconds in range(0, 101, 10):
+            node.broker.clock = lambda seconds=seconds: clock() + seconds
+            node.status.sample()
+            node.status.sample()  # one call takes one sample
+        found = await client.json(RequestCode.VIEW_BROKER_STATS_DATA, statsName="TOPIC_PUT_NUMS", statsKey="orders")
+        assert (found["statsMinute"]["sum"], found["statsHour"]["sum"]) == (0, 4)
+
+
+async def test_the_counts_of_a_day_end_at_local_midnight(tmp_path: Path) -> None:
+    async with remoting_broker(tmp_path) as (node, client):
+        midnight = int(datetime.combine(date.today() + timedelta(days=1), time()).timestamp() * 1000)
+
+        async def counts_at(now_ms: int, what: str) -> tuple[int, int]:
+            """Returns the counts of yesterday and today, as RocketMQ's tools compute them."""
+            goes_by(node.broker, lambda: now_ms)
+            node.status.sample()
+            table = (await client.json(RequestCode.GET_BROKER_RUNTIME_INFO))["table"]
+            parts = ("YesterdayMorning", "TodayMorning", "TodayNow")
+            before, morning, now = (int(table[f"msg{what}Total{part}"]) for part in parts)
+            return morning - before, now - morning
+
+        await counts_at(midnight - 1, "Put")
+        await client.send("orders", b"0", b"1")
+        await client.pull("orders", 0)
+        assert await counts_at(midnight - 1, "Put") == await counts_at(midnight - 1, "Get") == (0, 2)
+        assert await counts_at(midnight, "Put") == await counts_at(midnight, "Get") == (2, 0)
+        await client.send("orders", b"2")
+        assert await counts_at(midnight, "Put") == (2, 1)
+        assert await counts_at(midnight + 30 * 3600_000, "Put") == (1, 0)
 
 
 async def test_the_pair_as_ha_status_shows_it(tmp_path: Path) -> None:

@@ -1,8 +1,9 @@
-"""Traffic counts messages and bytes since the broker's start, in total and by topic or by topic and group."""
+"""Traffic counts messages, bytes and calls since the broker's start, by topic or by topic and group, and in total."""
 
 from collections.abc import Callable
 
 Labels = tuple[str, ...]
+Counts = list[int]  # messages, bytes, and calls that had messages
 
 OTHERS = "(others)"  # no topic or group can have this name
 DEFAULT_MOST = 10_000
@@ -20,7 +21,7 @@ class Traffic:
         self.bytes = 0
         self.is_cut = False  # True if anything was counted under OTHERS
         self._most = most
-        self._counts: dict[Labels, list[int]] = {}
+        self._counts: dict[Labels, Counts] = {}
 
     def add(self, labels: Labels, messages: int, size: int) -> None:
         """Counts a batch of messages.  `labels` are (topic,) or (topic, group)."""
@@ -33,15 +34,19 @@ class Traffic:
             counts = self._new(labels)
         counts[0] += messages
         counts[1] += size
+        counts[2] += messages > 0
 
-    def _new(self, labels: Labels) -> list[int]:
+    def _new(self, labels: Labels) -> Counts:
         if len(self._counts) >= self._most + self.is_cut:
             self.is_cut = True
             labels = (OTHERS,) * len(labels)
-        return self._counts.setdefault(labels, [0, 0])
+        return self._counts.setdefault(labels, [0, 0, 0])
 
-    def rows(self) -> list[tuple[Labels, list[int]]]:
-        """Returns (labels, [messages, bytes]) of each label set, in the order of their first messages."""
+    def counts(self, labels: Labels) -> Counts | None:
+        return self._counts.get(labels)
+
+    def rows(self) -> list[tuple[Labels, Counts]]:
+        """Returns the labels and counts of each label set, in the order of their first messages."""
         # The copy is one step of the interpreter, so the event loop cannot change the counts meanwhile.
         return list(self._counts.items())
 
