@@ -41,7 +41,7 @@ def spark_options() -> str:
     parts = []
     for title, kind in (("The source", SourceOptions), ("The sink", SinkOptions)):
         rows = []
-        for item in dataclasses.fields(kind):  # type: ignore[arg-type]
+        for item in dataclasses.fields(kind):
             entry = item.metadata.get("option")
             if entry is None or entry.only is not None:  # not supported yet
                 continue

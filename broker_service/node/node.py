@@ -63,7 +63,7 @@ class BrokerNode:
         self.tasks.own("expire", self.retention.run())
         self.saving.start(self.tasks)
 
-    def assemble(self, address: str, store_host: bytes, remoting: socket.socket | None = None) -> None:
+    def assemble(self, address: str, store_host: bytes, remoting: Sequence[socket.socket] = ()) -> None:
         """Makes all parts, but starts none of them."""
         storage, machine = self.storage, self.machine
         self.address = address
