@@ -1,0 +1,144 @@
+"""Tests what RocketMQ's dashboard shows of our pair: RocketMQ's own admin client, pull consumer and producer send the
+requests of each page in the dashboard's order and with its defaults.
+
+The dashboard itself is not on Maven Central.  `./run test --interop` runs this test.
+"""
+
+import json
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rocketsim_client import Admin, Consumer, Message, MessageQueue, Producer, PullConsumer
+from rocketsim_client.admin_model import SubscriptionGroupConfig
+from testbed.polling import PROCESS_PATIENCE_S, wait_until
+from testbed.processes import Processes
+from testbed.real_rocketmq import NEWEST, free_port, rocketmq_jars, run_java
+
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.interop,
+    pytest.mark.skipif(not shutil.which("mvn"), reason="fetching RocketMQ needs Maven (mvn), which is not installed"),
+]
+PROGRAM = Path(__file__).parent / "Pages.java"
+QUEUES = [MessageQueue("orders", "broker-a", queue_id) for queue_id in (0, 0, 0, 0, 1, 1)]  # of each message
+POLICY = {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [1000, 7000]}}
+
+
+def prepare(admin: Admin, name_server: str) -> None:
+    """Makes a topic with six messages, and the settings of the group `poppers`.  The group `readers` commits."""
+    admin.update_topic("orders", read_queue_nums=2, write_queue_nums=2)
+    group = SubscriptionGroupConfig(group_name="poppers", retry_max_times=0, group_retry_policy=json.dumps(POLICY))
+    admin.update_sub_group(group)
+    with Producer(name_server) as producer:
+        for number, queue in enumerate(QUEUES):
+            producer.send(Message("orders", b"body%d" % number, tags="tag", keys=f"key{number}"), queue=queue)
+    with PullConsumer(name_server, "readers") as reader:
+        reader.commit(QUEUES[0], 3)
+        reader.commit(QUEUES[-1], 0)
+
+
+def pop(admin: Admin, consumer: Consumer) -> None:
+    """Consumes the six messages; the last one becomes a dead letter."""
+    for _ in QUEUES:
+        message = consumer.poll(PROCESS_PATIENCE_S)
+        assert message is not None
+        if message.body == b"body5":
+            consumer.nack(message, 0)
+        else:
+            consumer.ack(message)
+
+    def is_consumed() -> bool:
+        progress = admin.consumer_progress("poppers", "orders")
+        return len(progress) == 2 and not any(one.diff for one in progress) and "%DLQ%poppers" in admin.topic_list()
+
+    wait_until(is_consumed, "the messages are consumed, and one is a dead letter")
+
+
+def test_each_page_of_the_dashboard_shows_what_is_on_our_pair(tmp_path: Path) -> None:
+    name_server = f"127.0.0.1:{free_port()}"
+    with Processes(tmp_path) as processes:
+        namesrv = processes.start_namesrv(remotingPort=name_server.rpartition(":")[2])
+        keys = {"brokerClusterName": "north", "remotingPort": 0, "remotingVipChannel": "true"}
+        master, _ = processes.start_pair("broker-a", namesrv, brokerRole="SYNC_MASTER", **keys)
+        wait_until(lambda: "writable" in master.log(), "the master takes writes")
+        with Admin(namesrv.address) as admin:
+            wait_until(lambda: len(admin.cluster_list()) == 2, "both brokers are registered")
+            prepare(admin, namesrv.address)
+            with ThreadPoolExecutor(1) as beside, Consumer(namesrv.address, "poppers", "orders") as consumer:
+                pop(admin, consumer)
+                (client,) = admin.consumer_connection("poppers")
+                # The consumer goes on popping, because a broker forgets a consumer that has not popped for a minute.
+                popped = beside.submit(lambda: [consumer.poll(PROCESS_PATIENCE_S) for _ in range(2)])
+                words = [name_server, "orders", "poppers", "readers"]
+                printed = run_java(rocketmq_jars(NEWEST), tmp_path, "256m", str(PROGRAM), *words)
+                found = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
+                pages = {page.pop("page"): page for page in found}
+                assert not {name: page["error"] for name, page in pages.items() if "error" in page}
+                assert [one and one.body for one in popped.result()] == [b"from the page", b"from the shop"]
+    check_cluster_and_topics(pages)
+    check_consumers(pages, client.client_id)
+    check_messages(pages)
+
+
+def check_cluster_and_topics(pages: dict[str, Any]) -> None:
+    assert pages["cluster"]["clusters"] == {"north": ["broker-a"]}
+    brokers = pages["cluster"]["brokers"]
+    assert {name: row["role"] for name, row in brokers.items()} == {
+        "broker-a 0": "SYNC_MASTER",
+        "broker-a 1": "SLAVE",
+    }
+    assert all(row["version"] and row["rates"] for row in brokers.values())
+    assert brokers["broker-a 0"]["received"] >= 6 and brokers["broker-a 0"]["given"] >= 6
+    types = pages["topics"]["types"]
+    assert (types["orders"], types["%DLQ%poppers"], types["TBW102"]) == ("UNSPECIFIED", "DLQ", "SYSTEM")
+    queues = {"read queues": 8, "write queues": 8}
+    assert pages["topic add"] == queues | {"perm": 6, "type": "NORMAL"}, "the form has perm 7"
+    bounds = {name: row[:2] for name, row in pages["topic status"].items()}
+    assert bounds == {"broker-a 0": [0, 4], "broker-a 1": [0, 2]}
+    assert all(last > 0 for _, _, last in pages["topic status"].values())
+    assert pages["topic route"] == {
+        "brokers": {name: row["address"] for name, row in brokers.items()},
+        "queues": {"broker-a": [2, 2, 6]},
+    }
+    queues = {"read queues": 3, "write queues": 2}
+    assert pages["topic config"] == queues | {"perm": 6, "type": "UNSPECIFIED"}
+    assert pages["topic send"] == {"status": "SEND_OK"}
+    assert pages["topic delete"] == {"is there": False}
+
+
+def check_consumers(pages: dict[str, Any], client_id: str) -> None:
+    """Checks offsets and clients of groups.  One more message comes from the page `topic send`."""
+    assert pages["topic consumers"] == {
+        "poppers": {"broker-a 0": [4, 4], "broker-a 1": [2, 2]},
+        "readers": {"broker-a 0": [4, 3], "broker-a 1": [2, 0]},
+    }
+    assert {*pages["topic reset"]["offsets"].values()} == {0} and pages["topic reset"]["lag"] == 7
+    assert sum(pages["topic skip"]["offsets"].values()) == 7 and pages["topic skip"]["lag"] == 0
+    online = {"quantity": 1, "mode": "CLUSTERING", "consume type": "CONSUME_PASSIVELY"}
+    for group, lag in (("poppers", 1), ("readers", 0)):
+        row = pages["consumers"][group]
+        assert row.pop("version")
+        assert row == {"type": "NORMAL", "lag": lag} | online
+    assert pages["consumers"]["TOOLS_CONSUMER"]["type"] == "SYSTEM"
+    clients = pages["consumer clients"]["clients"]
+    assert [client.split()[:2] for client in clients] == [[client_id, "OTHER"]]
+    assert pages["consumer clients"]["mode"] == "CLUSTERING"
+    assert pages["consumer config"] == {"retries": 7, "delays": POLICY["customizedRetryPolicy"]["next"]}  # type: ignore[index]
+    assert pages["consumer delete"] == {"is there": False}
+    ((client,),) = pages["producers"].values()
+    assert client.endswith(f"@shop JAVA V{NEWEST.replace('.', '_')}")
+
+
+def check_messages(pages: dict[str, Any]) -> None:
+    sent = [f"tag key{number} body{number}" for number in range(6)]
+    page = "sent sent-key from the page"
+    assert pages["messages by time"] == {"messages": sorted([*sent, page])}
+    assert pages["messages by key"] == {"messages": [sent[0]]}
+    consumed = {"poppers": "CONSUMED", "readers": "CONSUMED"}
+    assert pages["message by id"] == {sent[0]: consumed, page: consumed | {"poppers": "NOT_CONSUME_YET"}}
+    assert pages["dead letters"] == {"messages": [sent[5]]}
+    assert pages["no dead letters"] == {"messages": []}
