@@ -116,7 +116,8 @@ def reads(bench: Bench, made: Spark, kafka_peer: Kafka | Missing, limits: str) -
         return
     for size in bench.plan.sizes:
         rows = bench.plan.pick(*((2_000_000, 1_000_000, 5_000) if size == 100 else (600_000, 300_000, 5_000)))
-        topic = filled(bench, peer, f"spark{size}", rows, size)
+        # The Kafka server is the same for all limits, so each topic has a name of its own.
+        topic = filled(bench, peer, f"spark{size}-{A_PULL[limits]}", rows, size)
         kafka_topic = bench.peer("Kafka", partial(fill_kafka, bench, made, kafka_peer, topic, rows, size))
         sources: dict[str, Source | Missing] = {
             "ours": spark.rocketsim(peer.name_server, topic, schemaProfile="kafka"),
