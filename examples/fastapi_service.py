@@ -50,8 +50,7 @@ async def take(order: Order) -> dict[str, str]:
     try:
         result = await app.state.producer.send(Message.json(app.state.topic, order.model_dump(), keys=order.id))
     except RocketSimError as error:
-        # The client must send the order again.  The order may already be stored, so readers must drop duplicates by
-        # their key.
+        # The client must send the order again.  If it is stored twice then, readers drop the copy by its key.
         raise HTTPException(503, f"order {order.id} may not be stored: {error}") from error
     return {"status": result.send_status.name}
 

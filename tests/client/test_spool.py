@@ -222,7 +222,7 @@ def test_a_record_stays_until_send_ok_and_one_only_is_copied_meanwhile(
     wait_until(lambda: len(ids(one)) > 5 + 4, "some attempts")
     found = producer.spool_status()
     assert (found.records, found.replayed, found.less_safe) == (5, 0, 0)
-    assert f"has stored messages of topic 'T' with {status.name}: they stay" in found.last_error
+    assert f"has stored messages of topic 'T' with {status.name}: the messages stay" in found.last_error
     assert caplog.text.count(f"stores messages with {status.name}, so that they stay in the spool, too") == 1
     assert set(ids(one)[5:]) == {results[0].msg_id}, "the others were sent once"
     assert producer.send(Message("T", b"behind"), message_group="g").send_status == SPOOLED

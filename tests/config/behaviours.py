@@ -125,6 +125,7 @@ BROKER_KEYS = {
     "listenPort": "broker/test_process::test_a_port_that_is_taken_is_named_and_the_store_let_go",
     "grpcServerPort": "v2/test_port::test_a_port_that_is_taken_is_said_once_and_tried_again",
     "remotingPort": "remoting/test_clients::test_without_the_key_nothing_listens",
+    "remotingVipChannel": "remoting/test_clients::test_the_vip_channel_is_a_second_port_for_the_same_requests",
     "bindAddress": "broker/test_each_key::test_bind_address",
     "brokerIP1": "broker/test_each_key::test_broker_ip1",
     "haMasterAddress": "broker/test_leadership::test_a_slave_with_a_configured_master_follows_it_without_a_name_server",

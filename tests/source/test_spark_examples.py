@@ -74,7 +74,7 @@ def test_a_repeated_batch_is_in_the_delta_table_once(pair: Bench, tmp_path: Path
 def test_a_reading_gets_its_device_s_room_and_one_without_a_room_is_kept(
     pair: Bench, checkpoint: str, tmp_path: Path
 ) -> None:
-    topic, devices, address = pair.topic(), tmp_path / "devices.csv", pair.name_server.address
+    topic, devices, address = pair.name("topic"), tmp_path / "devices.csv", pair.name_server.address
     devices.write_text("device,room\nd1,kitchen\n")
     pair.send(topic, ['{"device": "d1", "celsius": 21.5}', '{"device": "d2", "celsius": 4}'])
     run(spark_enrichment.start(pair.spark, address, topic, str(devices), checkpoint, "memory", availableNow=True))
