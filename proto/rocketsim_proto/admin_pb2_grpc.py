@@ -28,7 +28,7 @@ if _version_not_supported:
 class AdminStub:
     """The commands of operators for a broker, with mqadmin's names. Commands for name servers (clusterList, topicList,
     topicRoute, wipeWritePerm, addWritePerm) are RPCs of NameServer. If a command's change is also sent to slaves,
-    `status` in the response says which brokers have it.
+    `status` in the response says which brokers have stored the change.
     """
 
     def __init__(self, channel):
@@ -177,7 +177,7 @@ class AdminStub:
 class AdminServicer:
     """The commands of operators for a broker, with mqadmin's names. Commands for name servers (clusterList, topicList,
     topicRoute, wipeWritePerm, addWritePerm) are RPCs of NameServer. If a command's change is also sent to slaves,
-    `status` in the response says which brokers have it.
+    `status` in the response says which brokers have stored the change.
     """
 
     def UpdateTopic(self, request, context):
@@ -493,7 +493,7 @@ def add_AdminServicer_to_server(servicer, server):
 class Admin:
     """The commands of operators for a broker, with mqadmin's names. Commands for name servers (clusterList, topicList,
     topicRoute, wipeWritePerm, addWritePerm) are RPCs of NameServer. If a command's change is also sent to slaves,
-    `status` in the response says which brokers have it.
+    `status` in the response says which brokers have stored the change.
     """
 
     @staticmethod

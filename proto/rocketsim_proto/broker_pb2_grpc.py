@@ -122,7 +122,7 @@ class BrokerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def WaitForRecords(self, request, context):
-        """Waits until one of the queues has a record beyond its given end, or for `hold_ms`.
+        """Waits until one of the queues has a record at or after the end in the request, but for at most `hold_ms`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -73,7 +73,7 @@ class ReplicationServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetMetadata(self, request, context):
-        """Returns all metadata; a slave calls it every 10 s.
+        """Returns all metadata. Each slave calls GetMetadata every 10 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -80,12 +80,15 @@ class CommitLedger:
         if self.last_round_ms is None:
             return 0 if self.dirty else None
         waits = []
+        after_a_pause = self.last_round_ms + max(RETRY_MS, self.min_interval_ms) - now_ms
         if self.failures or self.on_slave or self.starts:
-            waits.append(self.last_round_ms + max(RETRY_MS, self.min_interval_ms) - now_ms)
+            waits.append(after_a_pause)
         elif self.dirty:
             waits.append(self.last_round_ms + self.min_interval_ms - now_ms)
         if self.wanted and self.last_reconcile_ms is not None:
-            waits.append(self.last_reconcile_ms + self.reconcile_interval_ms - now_ms)
+            # A round that could not reconcile leaves the time as it is, so the next one needs a pause, too.
+            due = self.last_reconcile_ms + self.reconcile_interval_ms - now_ms
+            waits.append(max(due, after_a_pause))
         return max(0, min(waits)) if waits else None
 
     def conflicts(self, fresh: Offsets) -> list[Conflict]:
@@ -137,7 +140,10 @@ class CommitLedger:
 
         Queues that are not in the result's offsets were refused by their brokers.
         """
-        reconciled = set(self.wanted) <= set(sent)
+        # A queue whose group is ahead of this query has nothing to reconcile.
+        reconciled = all(
+            queue in sent or offset < self.broker_offsets.get(queue, -1) for queue, offset in self.wanted.items()
+        )
         for queue, offset in sent.items():
             if queue in result.offsets:
                 self.broker_offsets[queue] = max(result.offsets[queue], offset)

@@ -620,7 +620,7 @@ def test_a_message_that_is_worked_on_is_renewed_for_a_time(broker: BrokerThread,
         passes(200)
         renewals[-1].renew()
         passes(200)
-        with pytest.raises(InvalidReceiptHandle, match=f"not acknowledged: {message.msg_id} of T"):
+        with pytest.raises(InvalidReceiptHandle, match=f"not acknowledged, .*: {message.msg_id} of T"):
             consumer.ack(message)
         assert consumer.in_flight == 0
 
@@ -685,7 +685,7 @@ def test_a_renewal_does_not_complain_of_what_is_acknowledged_meanwhile(
             passed_s = 31.0
             assert renewals[-1].renew() == 30
         assert "were not extended" not in caplog.text and consumer.in_flight == 1
-        with pytest.raises(InvalidReceiptHandle, match=f"not extended: {done.msg_id} of T"):
+        with pytest.raises(InvalidReceiptHandle, match=f"not extended, .*: {done.msg_id} of T"):
             consumer.extend(done, 60)
         consumer.nack(under_way, delay_s=0)
 

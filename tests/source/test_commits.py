@@ -75,6 +75,26 @@ def test_everything_is_sent_again_when_the_interval_is_over() -> None:
     assert found.to_send(30_000) == {Q0: 5}
 
 
+def test_a_group_that_somebody_else_has_moved_ahead_is_looked_at_once_an_interval() -> None:
+    found = ledger()
+    found.want({Q0: 5})
+    found.done(found.to_send(0), CommitResult({"broker-a": 0}, {Q0: 5}, {}), 0)
+    found.saw({Q0: 9}, [Q0])
+    assert found.to_send(30_000) == {}
+    found.done({}, CommitResult(), 30_000)
+    assert found.due_in_ms(30_000) == 30_000
+
+
+def test_rounds_that_fail_while_a_reconciliation_is_due_come_after_a_pause() -> None:
+    found = ledger()
+    found.want({Q0: 5})
+    found.done(found.to_send(0), CommitResult({"broker-a": 0}, {Q0: 5}, {}), 0)
+    found.failed(30_000)
+    assert found.due_in_ms(30_000) == 1000
+    found.done(found.to_send(31_000), CommitResult(), 31_000)
+    assert found.due_in_ms(31_000) == 1000
+
+
 def test_what_a_slave_took_is_sent_again_soon_until_the_master_has_it() -> None:
     found = ledger()
     found.want({Q0: 5})
