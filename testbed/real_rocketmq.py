@@ -302,7 +302,7 @@ def running(
     - `client_ca`: a client that speaks TLS needs a certificate of this CA.
     - `settings`: further keys of the brokers.
     """
-    jars = rocketmq_jars(version, proxy=proxy)
+    jars = rocketmq_jars(version)
     work.mkdir(parents=True, exist_ok=True)
     write_logging(work, version)
     tls_options = _tls_options(work, tls, client_ca)
@@ -432,7 +432,8 @@ def _proxy(rocketmq: RocketMQ, remoting_port: int) -> JavaServer:
     }
     config.write_text(json.dumps(keys))
     jvms, main = rocketmq.jvms, (_MAIN + "proxy.ProxyStartup", "-pc", str(config))
-    command = java(rocketmq.jars, rocketmq.work, jvms.heaps["proxy"], *main, options=jvms.options)
+    jars = rocketmq_jars(rocketmq.version, proxy=True)
+    command = java(jars, rocketmq.work, jvms.heaps["proxy"], *main, options=jvms.options)
     return JavaServer("proxy", port, rocketmq.work, command, jvms)
 
 
