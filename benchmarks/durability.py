@@ -10,7 +10,7 @@ from benchmarks.contest import Contestant, Results, Sample
 from benchmarks.driver import python_driver
 from benchmarks.figures import Missing, Series
 from benchmarks.peers import rocketmq
-from benchmarks.peers.rocketmq import RocketMq
+from benchmarks.peers.rocketmq import RocketMqPeer
 from benchmarks.sends import java_sends, our_sends
 from benchmarks.targets import Target
 
@@ -55,7 +55,7 @@ def our_pair(bench: Bench, *, sync: bool = False, flush: bool = False) -> OurClu
     return bench.enter(cluster.running(bench, title, pair=True, module=module, keys=cluster.modes(sync, flush)))
 
 
-def their_pair(bench: Bench, *, sync: bool = False, flush: bool = False) -> RocketMq | Missing:
+def their_pair(bench: Bench, *, sync: bool = False, flush: bool = False) -> RocketMqPeer | Missing:
     folder = bench.folder / f"rocketmq-{'sync' if sync else 'async'}-{'flush' if flush else 'cache'}"
     return bench.peer("RocketMQ", lambda: bench.enter(rocketmq.running(folder, pair=True, sync=sync, flush=flush)))
 
@@ -63,7 +63,7 @@ def their_pair(bench: Bench, *, sync: bool = False, flush: bool = False) -> Rock
 def compare(
     bench: Bench,
     ours: Mapping[bool, OurCluster],
-    theirs: Mapping[bool, RocketMq | Missing],
+    theirs: Mapping[bool, RocketMqPeer | Missing],
     words: tuple[str, str],
     wanted: Mapping[int, Target],
     wanted_usual: Mapping[int, Target] | None = None,

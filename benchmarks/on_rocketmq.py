@@ -17,7 +17,7 @@ from benchmarks.driver import Driver, python_driver
 from benchmarks.figures import Missing
 from benchmarks.peers import rocketmq
 from benchmarks.peers.kafka import Kafka
-from benchmarks.peers.rocketmq import RAISED_LIMITS, RocketMq
+from benchmarks.peers.rocketmq import RAISED_LIMITS, RocketMqPeer
 from benchmarks.sends import Ask, java_sends
 from benchmarks.spark import Source, Spark
 from benchmarks.spark_read import check, fill_kafka, kafka_of
@@ -46,12 +46,12 @@ def run(bench: Bench) -> None:
         sink(bench, made)
 
 
-def peer_with(bench: Bench, limits: str, what: str) -> RocketMq | Missing:
+def peer_with(bench: Bench, limits: str, what: str) -> RocketMqPeer | Missing:
     folder = bench.folder / f"rocketmq-{what}-{A_PULL[limits]}"
     return bench.peer("RocketMQ", lambda: bench.enter(rocketmq.running(folder, keys=LIMITS[limits])))
 
 
-def filled(bench: Bench, peer: RocketMq, topic: str, count: int, size: int) -> str:
+def filled(bench: Bench, peer: RocketMqPeer, topic: str, count: int, size: int) -> str:
     """Creates a topic, to which RocketMQ's own client sends the bodies with the numbers from 0 to `count`."""
     bench.doing(f"filling RocketMQ's {topic}")
     peer.topic(topic)
@@ -85,7 +85,9 @@ def pulls(bench: Bench, limits: str) -> None:
         bench.report(name, "msgs/s", results.series("ours"), JAVA, results.series(JAVA), target)
 
 
-def counted(peer: RocketMq, client: Driver, count: int, size: int, command: str, **options: object) -> dict[str, Any]:
+def counted(
+    peer: RocketMqPeer, client: Driver, count: int, size: int, command: str, **options: object
+) -> dict[str, Any]:
     """Wakes RocketMQ, sends a command to a client, and checks that all messages and bytes have come."""
     with peer.awake():
         answer = client.ask(command, **options)
@@ -93,7 +95,7 @@ def counted(peer: RocketMq, client: Driver, count: int, size: int, command: str,
     return answer
 
 
-def java_pulls(bench: Bench, peer: RocketMq, topic: str, count: int, size: int, batch: int) -> Contestant | Missing:
+def java_pulls(bench: Bench, peer: RocketMqPeer, topic: str, count: int, size: int, batch: int) -> Contestant | Missing:
     def pull() -> Sample:
         answer = peer.ask("pull", topic=topic, threads=4, batch=batch)
         must_be("messages and bytes of RocketMQ's pull", (answer["messages"], answer["bytes"]), (count, count * size))
@@ -139,7 +141,7 @@ def reads(bench: Bench, made: Spark, kafka_peer: Kafka | Missing, limits: str) -
             report(bench, results, f"Spark {what}, {limits}, {size} B", target)
 
 
-def awake(peer: RocketMq, contestant: Contestant) -> Sample:
+def awake(peer: RocketMqPeer, contestant: Contestant) -> Sample:
     with peer.awake():
         return contestant()
 

@@ -15,7 +15,7 @@ from benchmarks.driver import Driver, python_driver
 from benchmarks.figures import Missing, Series
 from benchmarks.peers import kafka, python, rocketmq
 from benchmarks.peers.kafka import Kafka
-from benchmarks.peers.rocketmq import RAISED_LIMITS, RocketMq
+from benchmarks.peers.rocketmq import RAISED_LIMITS, RocketMqPeer
 from benchmarks.sends import official_calls, official_client
 
 KAFKA, JAVA = "confluent-kafka", "RocketMQ's Java"
@@ -81,7 +81,7 @@ def columns(ours: cluster.OurCluster, topic: str, name: str, **options: object) 
     return ours.load.ask("pull_columns", topic=topic, grpc=int(name == GRPC), **options)
 
 
-def messages(bench: Bench, ours: cluster.OurCluster, peer: RocketMq | Missing) -> None:
+def messages(bench: Bench, ours: cluster.OurCluster, peer: RocketMqPeer | Missing) -> None:
     duration = bench.plan.pick(3, 2, 1)
     client = official_client(bench, peer)
     if not isinstance(client, Missing) and not isinstance(peer, Missing):
@@ -126,7 +126,7 @@ def of_kafka(
     return lambda: client.ask("consume", topic=topic)
 
 
-def of_rocketmq(bench: Bench, peer: RocketMq | Missing, topic: str, count: int, size: int) -> Contestant | Missing:
+def of_rocketmq(bench: Bench, peer: RocketMqPeer | Missing, topic: str, count: int, size: int) -> Contestant | Missing:
     if isinstance(peer, Missing):
         return peer
     bench.doing(f"filling RocketMQ's {topic}")

@@ -12,7 +12,7 @@ from benchmarks.contest import Contestant, Sample, warmed_up
 from benchmarks.driver import python_driver
 from benchmarks.figures import Missing
 from benchmarks.peers import python, rocketmq
-from benchmarks.peers.rocketmq import RocketMq
+from benchmarks.peers.rocketmq import RocketMqPeer
 
 WINDOW = 16_384
 PYTHON_WINDOW = 500
@@ -33,7 +33,7 @@ def our_pair(bench: Bench, mode: str) -> OurCluster:
     return bench.enter(cluster.running(bench, f"ours-{mode}", pair=True, keys=keys))
 
 
-def their_pair(bench: Bench, mode: str) -> RocketMq | Missing:
+def their_pair(bench: Bench, mode: str) -> RocketMqPeer | Missing:
     folder = bench.folder / f"rocketmq-{mode}"
     return bench.peer("RocketMQ", lambda: bench.enter(rocketmq.running(folder, pair=True, sync=MODES[mode])))
 
@@ -51,7 +51,7 @@ def our_sends(ours: OurCluster, command: str, topic: str, **options: object) -> 
     return run
 
 
-def java_sends(bench: Bench, peer: RocketMq | Missing, topic: str, **options: object) -> Contestant | Missing:
+def java_sends(bench: Bench, peer: RocketMqPeer | Missing, topic: str, **options: object) -> Contestant | Missing:
     """Returns a contestant that sends with a Java producer which is warmed up."""
     if isinstance(peer, Missing):
         return peer
@@ -63,7 +63,7 @@ def java_sends(bench: Bench, peer: RocketMq | Missing, topic: str, **options: ob
     return bench.peer("RocketMQ's Java producer", ready)
 
 
-def java_rate(bench: Bench, peer: RocketMq, topic: str, **options: object) -> float:
+def java_rate(bench: Bench, peer: RocketMqPeer, topic: str, **options: object) -> float:
     """Warms up the Java producer and the brokers.  Returns the rate after the warm-up, which is ten times the rate at
     the start.
     """
@@ -110,7 +110,7 @@ def send_async_to(bench: Bench, mode: str) -> None:
             bench.report(name, "msgs/s", mine, "official Python client through the proxy", theirs, targets.ASYNC_PYTHON)
 
 
-def official_client(bench: Bench, peer: RocketMq | Missing) -> Ask | Missing:
+def official_client(bench: Bench, peer: RocketMqPeer | Missing) -> Ask | Missing:
     """Starts RocketMQ's proxy and its official Python client, with a topic and a group of their own, and returns a
     function that sends commands to the client.
     """

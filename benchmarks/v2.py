@@ -14,7 +14,7 @@ from benchmarks.contest import Contestant, Results, Sample, warmed_up
 from benchmarks.driver import Driver, python_driver
 from benchmarks.figures import Missing, Series
 from benchmarks.peers import rocketmq
-from benchmarks.peers.rocketmq import RocketMq
+from benchmarks.peers.rocketmq import RocketMqPeer
 from benchmarks.targets import Target
 from testbed.real_rocketmq import free_port
 
@@ -24,7 +24,7 @@ WINDOW = 500
 THREADS = 16
 OURS, THEIRS, NULL = "ours", "RocketMQ", "null broker"
 REFERENCES = {THEIRS: "RocketMQ's broker and proxy", NULL: "a server that stores nothing"}
-Peer = RocketMq | Missing
+Peer = RocketMqPeer | Missing
 Endpoints = Mapping[str, str | Missing]
 
 
@@ -49,7 +49,7 @@ def run(bench: Bench) -> None:
     memory(bench, ours, peer)
 
 
-def proxy_of(bench: Bench, peer: RocketMq) -> str:
+def proxy_of(bench: Bench, peer: RocketMqPeer) -> str:
     peer.ask("group", group=GROUP, broker=peer.address)
     return bench.enter(rocketmq.proxy(peer))
 

@@ -58,7 +58,7 @@ RAISED_LIMITS = {
 }
 
 
-class RocketMq:
+class RocketMqPeer:
     """A running RocketMQ.  `load` is the Java client's load process, which has sent for `loaded_s` seconds in all.
 
     RocketMQ is a `Sleeper`, because its brokers use 0.1 to 0.3 cores even when idle, and more while they build consume
@@ -161,19 +161,19 @@ def running(
     sync: bool = False,
     flush: bool = False,
     keys: Mapping[str, object] | None = None,
-) -> Iterator[RocketMq]:
+) -> Iterator[RocketMqPeer]:
     """Starts RocketMQ.  With `sync` the master is a SYNC_MASTER that waits for its slave."""
     settings = BROKER | {"flushDiskType": "SYNC_FLUSH" if flush else "ASYNC_FLUSH"} | dict(keys or {})
     made = real_rocketmq.running(folder, pair=pair, sync=sync, settings=settings, jvms=JVMS)
     with available(made) as servers, java_client(folder, servers.name_server) as load:
-        peer = RocketMq(servers, load)
+        peer = RocketMqPeer(servers, load)
         if pair:
             peer.await_slave()
         yield peer
 
 
 @contextmanager
-def proxy(peer: RocketMq) -> Iterator[str]:
+def proxy(peer: RocketMqPeer) -> Iterator[str]:
     """Starts a proxy and yields its gRPC endpoint."""
     alone = peer.servers
     with available(real_rocketmq.proxy_of(alone)) as servers:
