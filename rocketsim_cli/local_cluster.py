@@ -53,8 +53,7 @@ def pair_properties(
         "slaveReadEnable": "true",
         "grpcServerPort": str(grpc_port),
         **_remoting(remoting_port),
-        # The dashboard uses the VIP channel by default.  Without `remotingPort` this key has no effect.
-        "remotingVipChannel": "true",
+        **({"remotingVipChannel": "true"} if remoting_port >= 0 else {}),  # the dashboard uses it by default
         "enablePropertyFilter": "true",
         **LAPTOP,
     }

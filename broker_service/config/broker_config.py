@@ -377,6 +377,8 @@ class BrokerConfig(SharedKeys):
         if self.authorization_enabled and not self.authentication_enabled:
             raise ConfigError("authorizationEnabled=true: set authenticationEnabled=true, too")
         check_tls(self, ("listenPort", "grpcServerPort", "remotingPort", "metricsPort"))
+        if self.remoting_vip_channel and self.remoting_port in (1, 2):
+            raise ConfigError(f"remotingPort={self.remoting_port} must be at least 3 with remotingVipChannel=true")
         if "grpcServerPort" in self.client_auth_ports and self.grpc_server_tls_mode is not TlsMode.ENFORCING:
             raise ConfigError(
                 f"tlsClientAuth={self.tls_client_auth}: with grpcServerTlsMode={self.grpc_server_tls_mode.name} "

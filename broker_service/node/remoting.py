@@ -32,7 +32,7 @@ from broker_service.wire.remoting.transactions import TransactionAnswers
 logger = logging.getLogger(__name__)
 
 KEY = "remotingPort"
-VIP_KEY = "remotingVipChannel"
+VIP_KEY = "remotingVipChannel, the port two below remotingPort"  # as errors name it
 OFF = -1
 VIP_DISTANCE = 2  # the distance between the two ports, as in RocketMQ
 ATTEMPTS = 20
@@ -41,7 +41,8 @@ ATTEMPTS = 20
 def listen(network: Network, config: BrokerConfig) -> list[socket.socket]:
     """Returns the listening socket of `remotingPort`, and the one two ports below it with `remotingVipChannel`.
 
-    If `remotingPort` is 0, the port is chosen so that the port two below it is free, too.
+    If `remotingPort` is 0, the port is chosen so that the port two below it is free, too.  Raises ConfigError if a port
+    cannot be opened.
     """
     for attempt in range(1, ATTEMPTS + 1):
         first, port = network.listen_for_front(config.bind_address, config.remoting_port, KEY)

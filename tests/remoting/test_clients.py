@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,9 +12,11 @@ from rocketsim_proto.remoting import message_batch
 from rocketsim_proto.remoting.codes import RequestCode, ResponseCode
 from rocketsim_proto.remoting.frame import Form
 
+from broker_service.errors import ConfigError
 from broker_service.put_result import PutStatus
 from broker_service.wire.remoting import members
 from testbed.polling import PATIENCE_S, until
+from testbed.real_rocketmq import free_port
 from tests.support.brokers import bodies_in, put, running
 from tests.support.remoting import Client, port_of, remoting_broker
 
@@ -234,6 +237,18 @@ async def test_the_vip_channel_is_a_second_port_for_the_same_requests(tmp_path: 
             await other.call(RequestCode.HEART_BEAT, heartbeat("one"))
             found = await client.json(RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup=GROUP)
             assert found == {"consumerIdList": ["one"]}
+
+
+async def test_a_vip_channel_that_is_taken_is_refused_and_leaves_no_port_open(tmp_path: Path) -> None:
+    port = free_port()
+    with socket.create_server(("127.0.0.1", port - 2)), pytest.raises(ConfigError, match="two below remotingPort"):
+        async with running(tmp_path, remoting_port=port, remoting_vip_channel=True):
+            pass
+    with socket.create_server(("127.0.0.1", port)):
+        pass
+    with pytest.raises(ConfigError, match="remotingPort=2 must be at least 3"):
+        async with running(tmp_path, remoting_port=2, remoting_vip_channel=True):
+            pass
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"clientID":""}', b'{"clientID":"x","consumerDataSet":7}'])

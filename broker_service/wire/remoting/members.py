@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rocketsim_proto.records.record import PROPERTY_PRODUCER_GROUP, encode, offset_message_id
-from rocketsim_proto.remoting.codes import RequestCode, ResponseCode
+from rocketsim_proto.remoting.codes import VERSION, RequestCode, ResponseCode
 from rocketsim_proto.reserved import RETRY_PREFIX
 
 from broker_service.broker.core.broker import Broker
@@ -290,7 +290,7 @@ def _of_other_protocols(seen: Sequence[Seen]) -> dict[str, Any]:
     """
     return {
         "connectionSet": [
-            {"clientAddr": "", "clientId": one.client_id, "language": "OTHER", "version": 0} for one in seen
+            {"clientAddr": "", "clientId": one.client_id, "language": "OTHER", "version": VERSION} for one in seen
         ],
         "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
         "consumeType": "CONSUME_PASSIVELY",
