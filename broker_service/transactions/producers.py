@@ -10,10 +10,11 @@ REMOTING = "remoting:"
 
 
 class ConnectedProducers:
-    """Asks a producer that uses the same protocol as the producer that began the transaction.
+    """Asks a connected producer how a transaction has ended.  The producer that began the transaction has used gRPC or
+    the remoting protocol, and a producer of the same protocol is asked.
 
-    `remoting` has the producers of the remoting protocol, and is None while the remoting port is closed.  The remoting
-    producers are also asked about half messages that a RocketMQ has stored in this log.
+    `remoting` has the producers that are connected over the remoting protocol, and is None if `remotingPort` is off.
+    They are also asked about half messages that a broker of RocketMQ stored in this log.
     """
 
     def __init__(self, grpc: Producers) -> None:

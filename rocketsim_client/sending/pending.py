@@ -102,8 +102,8 @@ class Pending(Future[Any]):
 
 
 def succeed_all(futures: Sequence[Pending], results: Iterable[Any]) -> None:
-    """Completes all futures of a batch, like `succeed`.  The lock is taken only once for all futures that no thread
-    waits for."""
+    """Completes all futures of a batch with their results, as `succeed` does with one.  The futures for which no thread
+    waits are completed under one acquisition of the lock."""
     with_callbacks: list[Pending] = []
     awaited: list[tuple[Pending, Any]] = []
     with _making:

@@ -129,7 +129,7 @@ def test_there_is_room_until_one_of_the_two_limits_is_reached() -> None:
 
 def test_bytes_are_free_again_however_a_message_ends() -> None:
     held = filled("a1", "a2", "a3", "b1", "b2", in_order=True, left_s=10)
-    held.add(message("a1", "a"), 10, 0, in_order=True)  # adds the same delivery once more
+    held.add(message("a1", "a"), 10, 0, in_order=True)  # the same delivery is added a second time
     assert held.size_bytes == 5 * SIZE
     assert names(held.hand_out(1, 0)) == ["a1"]
     held.settle_with_those_behind("a1")

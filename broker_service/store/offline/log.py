@@ -115,7 +115,7 @@ def _count_valid(records: Records, offset: int) -> tuple[int, str]:
     if elsewhere.any():
         good = int(elsewhere.argmax())
         reason = f"the record there has log offset {records.commit_log_offset[good]}"
-    # No checksum covers the properties, which may end with a zero if a page of them was lost.
+    # No checksum covers the properties.  Properties never end with a zero, so a zero there shows that a page was lost.
     lost = (records.properties_size[:good] > 0) & (records.data[(records.starts + records.sizes)[:good] - 1] == 0)
     if lost.any():
         good, reason = int(lost.argmax()), "zeros in its properties"
