@@ -8,12 +8,13 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from rocketsim_cli.local_cluster import LocalCluster, ServerProcess, pair_properties
+from rocketsim_cli.local_cluster import LocalCluster, ServerProcess, free_port, pair_properties, starting_alone
 from rocketsim_cli.until_parent_ends import lifeline
 from rocketsim_client import Admin, GroupNotExist, RocketSimError
+from rocketsim_testing.relay import Relay
 
 TIMEOUT_S = 60.0
 # Deletes the pair's folder once the process that has made the folder ends, even if that process is killed.  The servers
@@ -22,7 +23,7 @@ REMOVE_AFTER_PARENT = 'cat; for again in 1 2 3 4 5; do rm -rf -- "$1" && exit; s
 
 
 @contextlib.contextmanager
-def pair(*, sync: bool = True, **keys: object) -> "Iterator[Pair]":
+def pair(*, sync: bool = True, endpoints: bool = False, **keys: object) -> "Iterator[Pair]":
     """Starts a broker pair and yields it once it is complete: both brokers are registered, and the slave has all that
     the master has.
 
@@ -31,9 +32,10 @@ def pair(*, sync: bool = True, **keys: object) -> "Iterator[Pair]":
             with Producer(pair.name_server) as producer:
                 producer.send(Message(topic, b"a body"))
 
-    With `sync` the master is a SYNC_MASTER, otherwise an ASYNC_MASTER.  `keys` are further keys of both brokers'
-    configuration, such as `slaveWaitTimeMs=1000`.  The servers and their files are gone after the block, even if this
-    process is killed within the block.
+    With `sync` the master is a SYNC_MASTER, otherwise an ASYNC_MASTER.  With `endpoints` the master has a port for
+    RocketMQ 5's official clients, `Pair.endpoints`.  `keys` are further keys of both brokers' configuration, such as
+    `slaveWaitTimeMs=1000`.  The servers and their files are gone after the block, even if this process is killed within
+    the block.
     """
     folder = Path(tempfile.mkdtemp(prefix="rocketsim-testing-"))
     remover = subprocess.Popen(
@@ -44,13 +46,22 @@ def pair(*, sync: bool = True, **keys: object) -> "Iterator[Pair]":
     )
     try:
         given = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in keys.items()}
-        brokers = [properties | given for properties in pair_properties(0, sync=sync)]
-        with LocalCluster(folder, brokers) as cluster:
-            cluster.start()
-            with Admin(cluster.name_server) as admin:
-                started = Pair(cluster, admin)
-                started.wait_until_complete()
-                yield started
+        with contextlib.ExitStack() as parts:
+            # Whichever broker is the slave follows the other one through a relay.
+            to_master = parts.enter_context(Relay(lambda: cluster.brokers[0].address))
+            to_slave = parts.enter_context(Relay(lambda: cluster.brokers[1].address))
+            with starting_alone() if endpoints else contextlib.nullcontext():
+                master, slave = pair_properties(0, sync=sync, grpc_port=free_port(0) if endpoints else -1)
+                brokers = (
+                    {**master, "haMasterAddress": to_slave.address, **given},
+                    {**slave, "haMasterAddress": to_master.address, **given},
+                )
+                cluster = parts.enter_context(LocalCluster(folder, brokers))
+                cluster.start()
+            admin = parts.enter_context(Admin(cluster.name_server))
+            started = Pair(cluster, admin, (to_master, to_slave))
+            started.wait_until_complete()
+            yield started
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         remover.kill()
@@ -60,9 +71,10 @@ def pair(*, sync: bool = True, **keys: object) -> "Iterator[Pair]":
 class Pair:
     """A running broker pair, whose waiting methods raise a TimeoutError that says what is missing."""
 
-    def __init__(self, cluster: LocalCluster, admin: Admin) -> None:
+    def __init__(self, cluster: LocalCluster, admin: Admin, relays: Sequence[Relay] = ()) -> None:
         self._cluster = cluster
         self._admin = admin
+        self._relays = relays  # the network between the brokers
         self._master, self._slave = cluster.brokers
         self._topics = itertools.count(1)
 
@@ -85,6 +97,11 @@ class Pair:
     def slave_address(self) -> str:
         """The address of the slave."""
         return self._slave.address
+
+    @property
+    def endpoints(self) -> str:
+        """The address for RocketMQ 5's official clients, for a pair that was made with `endpoints=True`."""
+        return f"127.0.0.1:{self._master.keys['grpcServerPort']}"
 
     def make_topic(self, name: str = "", *, queues: int = 4) -> str:
         """Creates a topic, with a new name if none is given, and returns the name once clients can send to the
@@ -126,15 +143,31 @@ class Pair:
         if stopped:
             self.wait_until_complete(timeout_s)
 
+    @contextlib.contextmanager
+    def partition(self, timeout_s: float = TIMEOUT_S) -> Iterator[None]:
+        """Cuts the network between the brokers during the block, while clients reach both.  The slave keeps what it
+        has, and sends to a SYNC_MASTER get the status SLAVE_NOT_AVAILABLE.  After the block, returns once the pair is
+        complete, unless a broker was killed.
+        """
+        for relay in self._relays:
+            relay.cut()
+        try:
+            self._wait(lambda: not self._is_slave_in_sync(), "the master has lost its slave", timeout_s)
+            yield
+        finally:
+            for relay in self._relays:
+                relay.heal()
+        if self._master.is_running() and self._slave.is_running():
+            self.wait_until_complete(timeout_s)
+
     def wait_until_complete(self, timeout_s: float = TIMEOUT_S) -> None:
         """Returns once both brokers are registered and the slave has all that the master has."""
 
         def is_complete() -> bool:
-            (status,) = self._admin.ha_status(broker_addr=self._master.address)
             return (
                 self._is_master_known()
                 and self._slave.address in {member.address for member in self._admin.cluster_list()}
-                and any(slave.in_sync for slave in status.slaves)
+                and self._is_slave_in_sync()
             )
 
         self._wait(is_complete, "the pair is complete", timeout_s)
@@ -155,6 +188,10 @@ class Pair:
             return found is not None and found <= lag
 
         self._wait(is_reached, f"group {group} has a lag of {lag} in topic {topic}", timeout_s)
+
+    def _is_slave_in_sync(self) -> bool:
+        (status,) = self._admin.ha_status(broker_addr=self._master.address)
+        return any(slave.in_sync for slave in status.slaves)
 
     def _is_master_known(self) -> bool:
         masters = {member.address for member in self._admin.cluster_list() if member.broker_id == 0}

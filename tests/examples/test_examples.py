@@ -1,5 +1,6 @@
 """The examples run unchanged, each as a program, on one pair."""
 
+import os
 import re
 import sqlite3
 import subprocess
@@ -129,6 +130,17 @@ def test_an_http_service_sends_and_packs_orders_and_says_if_it_cannot(
         refused = http.post("/orders", json={"id": "9", "price": 2})
         assert refused.status_code == 503 and "order 9 may not be stored" in refused.json()["detail"]
     assert pair.lag("packers", topic) == 0
+
+
+def test_a_test_with_the_official_client_passes(tmp_path: Path) -> None:
+    pytest.importorskip("rocketmq")
+    words = ["-q", "-c", os.devnull, "-p", "no:cacheprovider", str(EXAMPLES / "test_official_client.py")]
+    # The client writes a log into its user's home.
+    environment = os.environ | {"HOME": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *words], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
+    assert "1 passed" in done.stdout, done.stdout + done.stderr
 
 
 def test_sigterm_ends_workers_in_the_middle_of_their_work(

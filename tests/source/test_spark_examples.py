@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+import rocketsim_testing
 from examples import (
     spark_dedupe,
     spark_delta,
@@ -18,6 +19,7 @@ from examples import (
     spark_parquet,
     spark_sink,
     spark_window,
+    test_spark_job,
 )
 from rocketsim_client import PullConsumer
 from testbed.polling import PROCESS_PATIENCE_S
@@ -96,6 +98,11 @@ def test_alarms_are_written_to_another_topic(pair: Bench, checkpoint: str) -> No
     run(spark_sink.start(pair.spark, pair.name_server.address, source, target, checkpoint, availableNow=True))
     rows = pair.batch(target).where("tags = 'alarm'").collect()
     assert [(bytes(row.body), row["keys"]) for row in rows] == [(b"FIRE", "key-fire")]
+
+
+def test_the_test_of_a_spark_job_passes(spark: Any) -> None:
+    with rocketsim_testing.pair() as own:
+        test_spark_job.test_the_job_goes_on_after_a_failover(spark, own, own.make_topic())
 
 
 def test_the_cells_of_the_notebook_run_one_after_the_other(

@@ -86,6 +86,32 @@ def test_a_test_kills_promotes_restarts_and_waits() -> None:
                 pair.promote()
 
 
+def test_a_partition_keeps_the_slave_behind_until_it_heals_whoever_is_the_master() -> None:
+    with rocketsim_testing.pair(slaveWaitTimeMs=1000) as pair:
+        topic = pair.make_topic(queues=1)
+        with Producer(pair.name_server, timeout_s=PROCESS_PATIENCE_S) as producer:
+
+            def statuses() -> list[SendStatus]:
+                """Returns the statuses of two sends: one while the brokers are apart, and one afterwards."""
+                with pair.partition(PROCESS_PATIENCE_S):
+                    apart = producer.send(Message(topic, b"apart")).send_status
+                    (slave,) = pair.admin.ha_status(broker_addr=pair.slave_address)
+                    (master,) = pair.admin.ha_status(broker_addr=pair.master_address)
+                    assert slave.commit_log_max_offset < master.commit_log_max_offset
+                return [apart, producer.send(Message(topic, b"together")).send_status]
+
+            assert statuses() == [SendStatus.SLAVE_NOT_AVAILABLE, SendStatus.SEND_OK]
+            pair.kill_master()
+            pair.promote()
+            pair.restart(PROCESS_PATIENCE_S)
+            assert statuses() == [SendStatus.SLAVE_NOT_AVAILABLE, SendStatus.SEND_OK]
+            pair.kill_master()
+            pair.restart(PROCESS_PATIENCE_S)
+            with pytest.raises(ZeroDivisionError), pair.partition(PROCESS_PATIENCE_S):
+                raise ZeroDivisionError
+            assert producer.send(Message(topic, b"after an error")).send_status == SendStatus.SEND_OK
+
+
 def test_fixtures_restore_the_pair_and_leave_nothing_behind(tmp_path: Path) -> None:
     files, tests = tmp_path / "files", tmp_path / "test_of_a_user.py"
     files.mkdir()
