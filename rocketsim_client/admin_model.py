@@ -161,10 +161,21 @@ class HaEpoch:
 
 
 @dataclass(frozen=True, slots=True)
+class HaCut:
+    """Bytes that a broker has cut off its log, because its master's log does not have them.  The broker keeps them in
+    the folder `rocketsim/diverged` of its store.  `offset` is the log offset of the first byte, `size` the number of
+    bytes, and `timestamp` the time of the cut in milliseconds since 1970."""
+
+    offset: int
+    size: int
+    timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
 class HaStatus:
     """The replication of one broker: the end of its log, how far the log is flushed and confirmed, and a master's
-    slaves.  `epochs` are the leader epochs of the broker's log, oldest first, and at most the newest 100.  A broker of
-    an older version sends no epochs."""
+    slaves.  `epochs` are the leader epochs of the broker's log, and `cuts` what the broker has cut off its log and
+    kept: each oldest first, and at most the newest 100.  A broker of an older version sends no epochs and no cuts."""
 
     address: str
     is_master: bool
@@ -176,6 +187,7 @@ class HaStatus:
     slaves: Sequence[HaSlave]
     state: str
     epochs: Sequence[HaEpoch] = ()
+    cuts: Sequence[HaCut] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,10 @@
 """A picture is the state of the cluster at one moment: its brokers and what they have answered."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from rocketsim_client.admin_model import ClusterMember, HaSlave, HaStatus
+from rocketsim_client.admin_model import ClusterMember, HaCut, HaSlave, HaStatus
 
 State = Literal["master", "slave", "silent", "away"]
 Level = Literal["ok", "warning", "critical"]
@@ -16,7 +16,8 @@ COUNTERS = {"in": "putMessageTimesTotal", "out": "getMessageTimesTotal"}
 @dataclass(frozen=True, slots=True)
 class Broker:
     """One broker process.  `ha` and `status` are the broker's answers.  If the broker did not answer, `ha` is None,
-    `status` is empty, and `trouble` says why.  `registered` says that the name server knows the broker.
+    `status` is empty, and `trouble` says why.  `registered` says that the name server knows the broker.  `cuts` are
+    those of the broker's last answer, or None if the broker has not answered yet.
     """
 
     name: str
@@ -27,6 +28,7 @@ class Broker:
     ha: HaStatus | None = None
     status: Mapping[str, str] = field(default_factory=dict)
     trouble: str = ""
+    cuts: Sequence[HaCut] | None = None
 
     @property
     def state(self) -> State:

@@ -66,6 +66,11 @@ def _changes(before: Picture, after: Picture, earlier: Broker, broker: Broker) -
             reason = broker.status.get("notWritable") or (broker.ha.state if broker.ha is not None else "")
             kind = "fenced" if "fenced" in reason else "read-only"
             yield event(kind, "critical", f"takes no sends: {reason}")
+    if earlier.cuts is not None and broker.cuts is not None:
+        for cut in broker.cuts:
+            if cut not in earlier.cuts:
+                what = f"has cut {cut.size} bytes off its log, from offset {cut.offset} on"
+                yield event("cut", "warning", f"{what}, and keeps them in rocketsim/diverged")
     if broker.state == "slave":
         yield from _following(before, after, earlier, broker)
 
@@ -111,6 +116,16 @@ def epochs_of(pair: Pair) -> list[dict[str, Any]]:
         for one, end in zip(epochs, ends, strict=False)
     ]
     return rows[::-1]
+
+
+def cuts_of(picture: Picture) -> list[dict[str, Any]]:
+    """Returns what brokers have cut off their logs and kept, the newest first."""
+    rows = [
+        {"pair": broker.name, "address": broker.address, "at_ms": cut.timestamp, "start": cut.offset, "bytes": cut.size}
+        for broker in picture.brokers
+        for cut in broker.cuts or ()
+    ]
+    return sorted(rows, key=lambda row: (-row["at_ms"], row["address"]))
 
 
 def epoch_words(epoch: int) -> str:

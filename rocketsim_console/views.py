@@ -105,7 +105,7 @@ class OverviewView:
 
 
 class FailoversView:
-    """Shows the events that `Watch` has seen, and the brokers' epochs, without a call to a broker."""
+    """Shows the events that `Watch` has seen, and the brokers' epochs and cuts, without a call to a broker."""
 
     every_s = 1.0
 
@@ -113,7 +113,7 @@ class FailoversView:
         self._watch = watch
 
     def ask(self) -> dict[str, Any]:
-        return {**self._watch.timeline(), "epochs": self._watch.epochs()}
+        return {**self._watch.timeline(), "epochs": self._watch.epochs(), "cuts": self._watch.cuts()}
 
 
 class TopicsView:

@@ -12,7 +12,7 @@ from rocketsim_client.at_once import at_once
 from rocketsim_client.errors import AccessDenied, RocketSimError
 from rocketsim_console.picture import COUNTERS, Broker, Pair, Picture, members_of, slave_of
 from rocketsim_console.rates import Rates
-from rocketsim_console.timeline import Event, epoch_words, epochs_of, events_between
+from rocketsim_console.timeline import Event, cuts_of, epoch_words, epochs_of, events_between
 
 POINTS = 900  # the most points of a chart: a quarter of an hour, with one point a second
 EVENTS = 500
@@ -71,7 +71,8 @@ class Watch:
             trouble = f"A broker refuses the console's access keys: {str(denied[0]).rstrip(' .')}."
         at_ms = self._now_ms()
         self._answered_ms |= dict.fromkeys(answers, at_ms)
-        asked = [_with_answer(broker, answers, refusals) for broker in brokers]
+        earlier = before.by_address()
+        asked = [_with_answer(broker, earlier.get(broker.address), answers, refusals) for broker in brokers]
         kept = tuple(
             broker
             for broker in asked
@@ -121,6 +122,10 @@ class Watch:
         """Returns the epochs of all broker names, including those from before the console was started."""
         return [row for pair in self.picture.pairs() for row in epochs_of(pair)]
 
+    def cuts(self) -> list[dict[str, Any]]:
+        """Returns what brokers have cut off their logs and kept, also before the console was started."""
+        return cuts_of(self.picture)
+
     def timeline(self) -> dict[str, Any]:
         """Returns all events that the console has seen, the oldest first."""
         return {"at_ms": self.picture.at_ms, "events": [asdict(event) for event in list(self.events)]}
@@ -128,13 +133,15 @@ class Watch:
 
 def _with_answer(
     broker: Broker,
+    earlier: Broker | None,
     answers: dict[str, tuple[HaStatus, dict[str, str]]],
     refusals: dict[str, RocketSimError],
 ) -> Broker:
     if broker.address in answers:
         ha, status = answers[broker.address]
-        return replace(broker, ha=ha, status=status)
-    return replace(broker, trouble=str(refusals[broker.address]))
+        return replace(broker, ha=ha, status=status, cuts=ha.cuts)
+    cuts = earlier.cuts if earlier is not None else None
+    return replace(broker, trouble=str(refusals[broker.address]), cuts=cuts)
 
 
 def _pair_json(pair: Pair, point: Point) -> dict[str, Any]:

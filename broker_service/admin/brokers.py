@@ -14,6 +14,7 @@ from broker_service.leadership.leadership import Promoted
 from broker_service.modes import BrokerRole
 
 EPOCHS = 100  # most epochs in an answer; every start that appends something begins an epoch
+CUTS = 100  # most cuts in an answer
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +46,10 @@ class BrokerCommands(Commands):
             epochs=[
                 pb.HaStatusResponse.Epoch(epoch=one.epoch, start_offset=one.start_offset)
                 for one in self._broker.epochs[-EPOCHS:]
+            ],
+            cuts=[
+                pb.HaStatusResponse.Cut(offset=one.offset, size=one.size, timestamp=one.at_ms)
+                for one in self._status.cuts()[-CUTS:]
             ],
         )
 

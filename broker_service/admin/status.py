@@ -22,6 +22,7 @@ from broker_service.replication.master import ReplicationMaster
 from broker_service.replication.slave import ReplicationSlave
 from broker_service.replication.tracker import SlaveProgress
 from broker_service.runtime.figures import Figure, by_labels, counter, gauge
+from broker_service.store.cuts import KeptCut, diverged_directory, kept_cuts
 
 RATE_S = 10
 
@@ -186,6 +187,16 @@ class Status:
             )
             for slave in self._slaves()
         ]
+
+    def cuts(self) -> list[KeptCut]:
+        """Returns what this broker has cut off its log and kept, the oldest first.  If the disk fails, the list is
+        empty, because operators need the rest of the status then.
+        """
+        broker = self._broker
+        try:
+            return kept_cuts(broker.store.disk, diverged_directory(broker.config.store_path_root_dir))
+        except OSError:
+            return []
 
     @property
     def master_address(self) -> str:

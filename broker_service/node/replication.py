@@ -29,6 +29,7 @@ from broker_service.replication.transfer import TransferSettings
 from broker_service.runtime.machine import Machine
 from broker_service.runtime.server import Service
 from broker_service.runtime.tasks import OwnedTasks
+from broker_service.store.cuts import diverged_directory
 from broker_service.wire.v2.endpoint import Endpoint
 
 
@@ -66,7 +67,7 @@ class Replication:
             identity=identity,
             flusher=core.flusher,
             broker=SlaveLink(broker, metadata, schedule, writer, storage.master_file),
-            diverged=config.store_path_root_dir / "rocketsim" / "diverged",
+            diverged=diverged_directory(config.store_path_root_dir),
             settings=SlaveSettings(
                 housekeeping_s=config.ha_housekeeping_interval / 1000,
                 metadata_interval_s=config.sync_metadata_interval / 1000,

@@ -5,13 +5,15 @@ A cut holds the lock of `Durability`, so the flush thread does nothing meanwhile
 
 import logging
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from broker_service.store.commit_log import CommitLog, file_name
 from broker_service.store.consume_queue import QueueEnd
 from broker_service.store.disk import Attempt, Disk
 from broker_service.store.durability import Durability
+from broker_service.store.files import Files
 from broker_service.store.flushed_offset import Flushed
 from broker_service.store.index import Index
 from broker_service.store.queue_table import QueueTable
@@ -20,6 +22,36 @@ from broker_service.store.writer import Writer
 logger = logging.getLogger(__name__)
 
 _CHUNK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class KeptCut:
+    """The bytes that a cut has removed from the log at `offset`, and that are kept in a file, which was written at
+    `at_ms`.
+    """
+
+    offset: int
+    size: int
+    at_ms: int
+
+
+def diverged_directory(root: Path) -> Path:
+    """Returns the directory of a store in which the bytes that cuts have removed are kept."""
+    return root / "rocketsim" / "diverged"
+
+
+def kept_cuts(files: Files, directory: Path) -> list[KeptCut]:
+    """Returns the cuts whose bytes are kept in the directory, the oldest first.
+
+    An operator may delete the files at any time, also while this function reads the directory.
+    """
+    kept = []
+    for name in files.names(directory):
+        path = directory / name
+        with suppress(FileNotFoundError):
+            if name.isdecimal():
+                kept.append(KeptCut(int(name), files.size(path), files.modified_ms(path)))
+    return sorted(kept, key=lambda cut: (cut.at_ms, cut.offset))
 
 
 class Cuts:

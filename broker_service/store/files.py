@@ -215,6 +215,10 @@ class Files:
     def size(self, path: Path) -> int:
         return path.stat().st_size
 
+    def modified_ms(self, path: Path) -> int:
+        """Returns when the file was last written, in milliseconds since 1970."""
+        return path.stat().st_mtime_ns // 1_000_000
+
     def names(self, directory: Path) -> list[str]:
         """Returns the sorted names in the directory; an empty list if the directory does not exist."""
         try:

@@ -297,7 +297,7 @@ class HaStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class HaStatusResponse(_message.Message):
-    __slots__ = ("is_master", "epoch", "master_address", "commit_log_max_offset", "confirm_offset", "slaves", "master_flush_offset", "state", "epochs")
+    __slots__ = ("is_master", "epoch", "master_address", "commit_log_max_offset", "confirm_offset", "slaves", "master_flush_offset", "state", "epochs", "cuts")
     class Slave(_message.Message):
         __slots__ = ("address", "broker_id", "ack_offset", "diff_bytes", "in_sync", "transfer_bytes_per_second", "transfer_from_where")
         ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -322,6 +322,15 @@ class HaStatusResponse(_message.Message):
         epoch: int
         start_offset: int
         def __init__(self, epoch: _Optional[int] = ..., start_offset: _Optional[int] = ...) -> None: ...
+    class Cut(_message.Message):
+        __slots__ = ("offset", "size", "timestamp")
+        OFFSET_FIELD_NUMBER: _ClassVar[int]
+        SIZE_FIELD_NUMBER: _ClassVar[int]
+        TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
+        offset: int
+        size: int
+        timestamp: int
+        def __init__(self, offset: _Optional[int] = ..., size: _Optional[int] = ..., timestamp: _Optional[int] = ...) -> None: ...
     IS_MASTER_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     MASTER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -331,6 +340,7 @@ class HaStatusResponse(_message.Message):
     MASTER_FLUSH_OFFSET_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     EPOCHS_FIELD_NUMBER: _ClassVar[int]
+    CUTS_FIELD_NUMBER: _ClassVar[int]
     is_master: bool
     epoch: int
     master_address: str
@@ -340,7 +350,8 @@ class HaStatusResponse(_message.Message):
     master_flush_offset: int
     state: str
     epochs: _containers.RepeatedCompositeFieldContainer[HaStatusResponse.Epoch]
-    def __init__(self, is_master: _Optional[bool] = ..., epoch: _Optional[int] = ..., master_address: _Optional[str] = ..., commit_log_max_offset: _Optional[int] = ..., confirm_offset: _Optional[int] = ..., slaves: _Optional[_Iterable[_Union[HaStatusResponse.Slave, _Mapping]]] = ..., master_flush_offset: _Optional[int] = ..., state: _Optional[str] = ..., epochs: _Optional[_Iterable[_Union[HaStatusResponse.Epoch, _Mapping]]] = ...) -> None: ...
+    cuts: _containers.RepeatedCompositeFieldContainer[HaStatusResponse.Cut]
+    def __init__(self, is_master: _Optional[bool] = ..., epoch: _Optional[int] = ..., master_address: _Optional[str] = ..., commit_log_max_offset: _Optional[int] = ..., confirm_offset: _Optional[int] = ..., slaves: _Optional[_Iterable[_Union[HaStatusResponse.Slave, _Mapping]]] = ..., master_flush_offset: _Optional[int] = ..., state: _Optional[str] = ..., epochs: _Optional[_Iterable[_Union[HaStatusResponse.Epoch, _Mapping]]] = ..., cuts: _Optional[_Iterable[_Union[HaStatusResponse.Cut, _Mapping]]] = ...) -> None: ...
 
 class BrokerStatusRequest(_message.Message):
     __slots__ = ()

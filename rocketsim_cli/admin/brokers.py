@@ -7,7 +7,7 @@ import typer
 from rocketsim_cli import completion
 from rocketsim_cli.admin.session import facts, open_admin
 from rocketsim_cli.options import AsJson, BrokerAddr, BrokerName, ClusterName, NameServer, OptionalNameServer
-from rocketsim_cli.tables import cell, console, note, show_json, show_rows, show_values
+from rocketsim_cli.tables import cell, console, note, show_json, show_rows, show_values, when
 from rocketsim_cli.trouble import Trouble
 
 if TYPE_CHECKING:
@@ -68,8 +68,8 @@ def ha_status(
         found = admin.ha_status(broker_addr=broker_addr, cluster_name=cluster)
     if as_json:
         for one in found:
-            slaves, epochs = ([facts(part) for part in parts] for parts in (one.slaves, one.epochs))
-            show_json({**facts(one), "slaves": slaves, "epochs": epochs})
+            lists = {"slaves": one.slaves, "epochs": one.epochs, "cuts": one.cuts}
+            show_json({**facts(one), **{name: [facts(part) for part in parts] for name, parts in lists.items()}})
         return
     for one in found:
         role = "master" if one.is_master else f"slave of {one.master_address or 'nobody'}"
@@ -82,6 +82,9 @@ def ha_status(
         if one.slaves:
             columns = ("brokerId", "address", "ackOffset", "diffBytes", "inSync", "transferBytesPerSecond")
             show_rows(columns, [facts(slave) for slave in one.slaves], as_json=False)
+        for cut in one.cuts:
+            kept = f"kept in rocketsim/diverged since {when(cut.timestamp)}"
+            out.print(f"  cut off its log: {cut.size} bytes from offset {cut.offset} on, {kept}", markup=False)
 
 
 def broker_status(

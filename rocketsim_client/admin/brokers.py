@@ -6,7 +6,7 @@ from typing import Any
 from rocketsim_proto import admin_pb2 as pb
 
 from rocketsim_client.admin.commands import Commands, at_each, plain, status_of
-from rocketsim_client.admin_model import Forfeit, HaEpoch, HaSlave, HaStatus, Promotion, SlavesLeft
+from rocketsim_client.admin_model import Forfeit, HaCut, HaEpoch, HaSlave, HaStatus, Promotion, SlavesLeft
 from rocketsim_client.errors import InvalidParameter
 
 
@@ -31,6 +31,7 @@ class BrokerCommands(Commands):
                 address=address,
                 slaves=[plain(HaSlave, slave) for slave in answer.slaves],
                 epochs=[plain(HaEpoch, epoch) for epoch in answer.epochs],
+                cuts=[plain(HaCut, cut) for cut in answer.cuts],
             )
             for address, answer in answers.items()
         ]

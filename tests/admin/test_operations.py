@@ -1,6 +1,7 @@
 """Admin operations of a broker over real gRPC."""
 
 import json
+import os
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -41,6 +42,8 @@ from broker_service.modes import BrokerRole
 from broker_service.node.node import BrokerNode
 from broker_service.replication.epochs import PROMOTION
 from broker_service.store import key_search
+from broker_service.store.commit_log import file_name
+from broker_service.store.cuts import diverged_directory
 from broker_service.store.key_search import KeySearch, KeySearchResult
 from testbed.polling import until
 from tests.support.brokers import bodies_in, goes_by, message, put, put_send, running, send_of, stub_of, while_reading
@@ -366,6 +369,22 @@ async def test_ha_status_tells_of_each_slave(tmp_path: Path) -> None:
         assert entry.diff_bytes == node.store.end_offset - 10
         assert "SYNC_MASTER writable" in status.state
         assert [(one.epoch, one.start_offset) for one in status.epochs] == [(1, 0)]
+
+
+async def test_ha_status_lists_what_was_cut_off_the_log_the_oldest_first(tmp_path: Path) -> None:
+    async with admin_of(tmp_path) as (node, admin):
+        kept = diverged_directory(node.broker.config.store_path_root_dir)
+        assert not (await admin.HaStatus(pb.HaStatusRequest())).cuts
+        kept.mkdir()
+        for offset, size, at_s in ((400, 3, 1_700_000_002), (900, 5, 1_700_000_001)):
+            (kept / file_name(offset)).write_bytes(bytes(size))
+            os.utime(kept / file_name(offset), (at_s, at_s))
+        (kept / "notes of an operator").write_text("not a cut")
+        cuts = (await admin.HaStatus(pb.HaStatusRequest())).cuts
+        assert [(cut.offset, cut.size, cut.timestamp) for cut in cuts] == [
+            (900, 5, 1_700_000_001_000),
+            (400, 3, 1_700_000_002_000),
+        ]
 
 
 async def test_a_slaves_ha_status_names_the_master_it_looks_for(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The start of a master: a new epoch first, then offsets that fit the log; failures are tried again."""
 
 import shutil
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -103,7 +104,10 @@ async def test_a_stale_master_that_restarts_twice_without_name_servers_does_not_
         ) as former:
             await until(lambda: former.store.end_offset == promoted.store.end_offset, "it follows")
             assert former.store.read_log(0, 1 << 20) == promoted.store.read_log(0, 1 << 20)
-    assert list((tmp_path / "m").glob("rocketsim/diverged"))
+            (cut,) = former.status.cuts()
+            (kept,) = (tmp_path / "m/rocketsim/diverged").iterdir()
+            assert (cut.offset, cut.size) == (int(kept.name), kept.stat().st_size)
+            assert cut.offset < former.store.end_offset and abs(cut.at_ms - time.time() * 1000) < 3_600_000
 
 
 async def test_a_copied_store_goes_on_in_nobodys_epoch_once_it_was_a_slaves(tmp_path: Path) -> None:

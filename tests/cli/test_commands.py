@@ -276,6 +276,13 @@ def test_brokers_tell_their_state_and_take_runtime_keys(pair):
     master, slave = pair.admin("haStatus")
     assert (master["isMaster"], slave["isMaster"]) == (True, False)
     assert [one["inSync"] for one in master["slaves"]] == [True]
+    assert (master["cuts"], slave["cuts"]) == ([], [])
+    kept = Path(str(pair.slave.keys["storePathRootDir"])) / "rocketsim/diverged/00000000000000000040"
+    kept.parent.mkdir()
+    kept.write_bytes(bytes(60))
+    (slave,) = pair.admin("haStatus", "-b", pair.slave.address)
+    assert [(cut["offset"], cut["size"]) for cut in slave["cuts"]] == [(40, 60)]
+    assert "60 bytes from offset 40 on" in on_terminal("admin", "haStatus", "-b", pair.slave.address)
     (status,) = pair.admin("brokerStatus", "-b", pair.master.address)
     assert int(status["commitLogMaxOffset"]) >= 0
     pair.admin("updateBrokerConfig", "-b", pair.master.address, "-k", "slaveReadEnable", "-v", "true")

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from rocketsim_client.admin_model import ClusterMember, HaEpoch, HaSlave, HaStatus
-from rocketsim_client.errors import AccessDenied
+from rocketsim_client.admin_model import ClusterMember, HaCut, HaEpoch, HaSlave, HaStatus
+from rocketsim_client.errors import AccessDenied, BrokerUnavailable
 from rocketsim_console.picture import Broker, Picture, members_of
 from rocketsim_console.rates import Rates
-from rocketsim_console.timeline import epoch_words, epochs_of, events_between
+from rocketsim_console.timeline import cuts_of, epoch_words, epochs_of, events_between
 from rocketsim_console.watch import Watch
 
 MASTER, SLAVE = "10.0.0.1:10911", "10.0.0.2:10911"
@@ -69,6 +69,50 @@ def test_what_has_happened(before, after, kinds):
     events = events_between(Picture(1, before), Picture(2, after))
     assert [event.kind for event in events] == kinds
     assert all(event.at_ms == 2 and event.pair == "broker-a" and event.text for event in events)
+
+
+def test_a_cut_is_told_once_and_also_if_the_broker_was_away():
+    cut = HaCut(40, 60, 1_700_000_000_000)
+    before = replace(gone(SLAVE), cuts=())
+    after = replace(slave(), cuts=(cut,))
+    events = events_between(Picture(1, (before,)), Picture(2, (after,)))
+    assert [(event.kind, event.weight) for event in events] == [("back", "good"), ("cut", "warning")]
+    assert "60 bytes" in events[1].text and "offset 40" in events[1].text
+    assert events_between(Picture(2, (after,)), Picture(3, (after,))) == []
+    unknown = gone(SLAVE)  # the console has been started after the cut
+    assert [event.kind for event in events_between(Picture(1, (unknown,)), Picture(2, (after,)))] == ["back"]
+    (row,) = cuts_of(Picture(2, (after,)))
+    assert (row["pair"], row["address"], row["start"], row["bytes"]) == ("broker-a", SLAVE, 40, 60)
+
+
+def test_a_broker_that_is_away_keeps_its_cuts():
+    cut = HaCut(40, 60, 1_700_000_000_000)
+    cluster = Answering(cut)
+    watch = Watch(cluster, now_ms=lambda: 1)
+    watch.look()
+    cluster.answers = False
+    watch.look()
+    (broker,) = watch.picture.brokers
+    assert (broker.state, broker.cuts, len(watch.cuts())) == ("silent", [cut], 1)
+
+
+class Answering:
+    """A cluster of one master that has cut its log, and that may stop answering."""
+
+    def __init__(self, cut):
+        self.cut = cut
+        self.answers = True
+
+    def cluster_list(self):
+        return [ClusterMember("C", "broker-a", 0, MASTER, 1)]
+
+    def ha_status(self, *, broker_addr):
+        if not self.answers:
+            raise BrokerUnavailable("no answer")
+        return [replace(master().ha, cuts=[self.cut])]
+
+    def broker_status(self, *, broker_addr):
+        return {broker_addr: {}}
 
 
 def test_who_is_asked_stays_known_when_the_name_server_forgets_it():

@@ -440,6 +440,11 @@ class MemoryFiles(Files):
         self._look("size", path)
         return len(self._inode(path).data)
 
+    def modified_ms(self, path: Path) -> int:
+        """Returns 0, because these files keep no times."""
+        self._look("size", path)
+        return 0
+
     def names(self, directory: Path) -> list[str]:
         self._look("names", directory)
         inside = f"{directory}".rstrip("/") + "/"
