@@ -3,7 +3,8 @@
 import ipaddress
 from collections.abc import Iterable
 
-from broker_service.access.policies import Action, Decision, Pattern, Policy, ResourceType
+from broker_service.access.policies import Action, Decision, Policy
+from broker_service.access.resources import Pattern, ResourceType
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 

@@ -10,8 +10,11 @@ from rocketsim_proto.signature import Credentials
 
 from broker_service.access import signature
 from broker_service.access.decision import Address, Policies
-from broker_service.access.policies import Decision, ResourceType, User, UserType, address_of
+from broker_service.access.policies import Decision
+from broker_service.access.resources import ResourceType
 from broker_service.access.rights import Caller, Need, Right
+from broker_service.access.source_networks import address_of
+from broker_service.access.users import User, UserType
 from broker_service.errors import AccessDenied
 from broker_service.runtime.clocks import WallClock
 

@@ -18,10 +18,10 @@ from typing import Any, Protocol, TypeAlias
 import grpc
 
 from broker_service.access.gate import Gate
-from broker_service.access.policies import User
 from broker_service.access.refusals import Refusals
 from broker_service.access.rights import Caller, Need, Right
 from broker_service.access.unsigned import UnsignedRequests
+from broker_service.access.users import User
 from broker_service.errors import AccessDenied, InvalidParameter, SystemBusy
 from broker_service.runtime import rpc_errors
 

@@ -19,7 +19,8 @@ from rocketsim_proto.reserved import (
     SCHEDULE_TOPIC,
 )
 
-from broker_service.access.policies import Action, ResourceType
+from broker_service.access.policies import Action
+from broker_service.access.resources import ResourceType
 
 TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
 ALL_NAMES = "*"  # a `Need` with this name requires a policy for all names; no topic or group can have this name

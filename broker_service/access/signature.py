@@ -16,7 +16,7 @@ from rocketsim_proto.remoting import acl
 from rocketsim_proto.remoting.frame import Header
 from rocketsim_proto.signature import AUTHORIZATION, DATE, DATE_FORMAT, SCHEME, signature, v2_signature
 
-from broker_service.access.policies import User
+from broker_service.access.users import User
 from broker_service.errors import BadSignature, ClockSkew, NotAuthenticated, UnknownUser
 
 MAX_AGE_S = 15 * 60

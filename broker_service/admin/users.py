@@ -13,8 +13,11 @@ from typing import TypeVar
 from rocketsim_proto import admin_pb2 as pb
 from rocketsim_proto import metadata_pb2
 
-from broker_service.access.policies import Acl, Policy, Resource, ResourceType, User, is_of_nobody, user_of
+from broker_service.access.policies import Acl, Policy
+from broker_service.access.resources import Resource, ResourceType
 from broker_service.access.rights import SUPER_USER, of_topic
+from broker_service.access.source_networks import is_of_nobody
+from broker_service.access.users import User, user_of
 from broker_service.admin.commands import Commands, SubjectOperations, change, command
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.metadata.access import AccessTables

@@ -7,11 +7,11 @@ from rocketsim_proto import namesrv_pb2, namesrv_pb2_grpc
 
 from broker_service.access.gate import Gate, super_user
 from broker_service.access.interceptor import AccessInterceptor
-from broker_service.access.policies import User
 from broker_service.access.refusals import Refusals
 from broker_service.access.remoting import NAMESRV_REMOTING_RIGHTS, RemotingGuard, by_method
 from broker_service.access.rights import NAMESRV_RIGHTS
 from broker_service.access.unsigned import UnsignedRequests
+from broker_service.access.users import User
 from broker_service.config.namesrv_config import NamesrvConfig
 from broker_service.errors import UnknownUser
 from broker_service.namesrv.remoting import NamesrvAnswers

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from broker_service.access.decision import Policies
 from broker_service.access.gate import Addresses, Gate, super_user
 from broker_service.access.interceptor import AccessInterceptor, ClientProtocol
-from broker_service.access.policies import User
 from broker_service.access.refusals import Refusals
 from broker_service.access.remoting import REMOTING_RIGHTS, RemotingGuard, by_method
 from broker_service.access.rights import RIGHTS, Right
 from broker_service.access.signature import is_client_of_user
 from broker_service.access.unsigned import UnsignedRequests
+from broker_service.access.users import User
 from broker_service.admin.servicer import ADMIN_RIGHTS
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.metadata.access import AccessTables

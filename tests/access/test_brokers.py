@@ -36,7 +36,8 @@ from rocketsim_proto.reserved import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from rocketsim_proto.signature import Credentials, SigningChannel
 from rocketsim_proto.transactions_pb2_grpc import TransactionsStub
 
-from broker_service.access.policies import Acl, Policy, User
+from broker_service.access.policies import Acl, Policy
+from broker_service.access.users import User
 from broker_service.admin.operations import Operations
 from broker_service.broker.metadata.messages import access_to_proto
 from broker_service.config.namesrv_config import NamesrvConfig

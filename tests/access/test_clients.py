@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from broker_service.access.policies import Acl, Policy, User
+from broker_service.access.policies import Acl, Policy
+from broker_service.access.users import User
 from rocketsim_cli.credentials import ACCESS_KEY, SECRET_KEY, TOOLS
 from rocketsim_cli.main import main
 from rocketsim_client import (

@@ -3,18 +3,11 @@
 import pytest
 
 from broker_service.access.decision import Policies
-from broker_service.access.policies import (
-    Acl,
-    Action,
-    Decision,
-    Policy,
-    Resource,
-    ResourceType,
-    User,
-    address_of,
-    user_of,
-    word_of,
-)
+from broker_service.access.policies import Acl, Action, Decision, Policy
+from broker_service.access.resources import Resource, ResourceType
+from broker_service.access.source_networks import address_of
+from broker_service.access.users import User, user_of
+from broker_service.access.words import word_of
 
 TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
 ALLOW, DENY = Decision

@@ -11,9 +11,9 @@ from rocketmq_v2 import definition_pb2 as d
 from rocketmq_v2 import service_pb2
 from rocketsim_proto.signature import Credentials, signed_headers
 
-from broker_service.access.policies import User
 from broker_service.access.rights import NAMESRV_RIGHTS, Caller, Right
 from broker_service.access.signature import MAX_AGE_S
+from broker_service.access.users import User
 from broker_service.node.access_control import BROKER_RIGHTS
 from broker_service.wire.v2.rights import V2_RIGHTS
 from testbed.polling import until

@@ -23,8 +23,11 @@ from rocketsim_proto.reserved import DISCARDED_TOPIC, HALF_TOPIC, OP_TOPIC, SCHE
 
 from broker_service.access.decision import Policies
 from broker_service.access.gate import Gate, source_of
-from broker_service.access.policies import Action, Decision, Policy, ResourceType, User, address_of
+from broker_service.access.policies import Action, Decision, Policy
+from broker_service.access.resources import ResourceType
 from broker_service.access.rights import NAMESRV_RIGHTS, Caller, of_topic
+from broker_service.access.source_networks import address_of
+from broker_service.access.users import User
 from broker_service.errors import AccessDenied
 from broker_service.node.access_control import BROKER_RIGHTS
 from broker_service.runtime.server import MethodTable

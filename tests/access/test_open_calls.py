@@ -20,7 +20,8 @@ from rocketsim_proto.signature import Credentials
 from rocketsim_proto.transactions_pb2_grpc import TransactionsStub
 
 from broker_service.access.interceptor import AccessInterceptor, OpenCall
-from broker_service.access.policies import Acl, Policy, User
+from broker_service.access.policies import Acl, Policy
+from broker_service.access.users import User
 from broker_service.node.node import BrokerNode
 from broker_service.state.transaction_changes import TransactionId
 from broker_service.transactions.transactions import Check

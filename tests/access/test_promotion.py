@@ -11,7 +11,8 @@ from rocketsim_proto import admin_pb2, broker_pb2, message_pb2, metadata_pb2
 from rocketsim_proto.broker_pb2_grpc import BrokerStub
 from rocketsim_proto.signature import Credentials
 
-from broker_service.access.policies import Acl, Policy, User
+from broker_service.access.policies import Acl, Policy
+from broker_service.access.users import User
 from broker_service.modes import BrokerRole
 from broker_service.node.node import BrokerNode
 from testbed.polling import until

@@ -3,9 +3,9 @@
 import pytest
 
 from broker_service.access.gate import Gate
-from broker_service.access.policies import User
 from broker_service.access.refusals import MAX_LINES, MAX_TEXT, Refusals
 from broker_service.access.rights import RIGHTS
+from broker_service.access.users import User
 from broker_service.errors import AccessDenied, BadSignature, ClockSkew, NotAuthenticated, UnknownUser
 from tests.support.access import DATE
 from tests.support.known_users import KnownUsers, Midnight

@@ -3,8 +3,8 @@
 import pytest
 from rocketsim_proto.signature import Credentials, SigningChannel, signature, signed_headers, v2_signature
 
-from broker_service.access.policies import User
 from broker_service.access.signature import MAX_AGE_S, client_of_user, own_caller, v2_caller
+from broker_service.access.users import User
 from broker_service.errors import NotAuthenticated
 
 USERS = {"ak": User("ak", "sk"), "gone": User("gone", "sk", user_status="disable")}

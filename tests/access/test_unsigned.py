@@ -16,9 +16,9 @@ from rocketsim_proto.namesrv_pb2_grpc import NameServerStub
 from rocketsim_proto.signature import Credentials, signed_headers
 
 from broker_service.access import unsigned
-from broker_service.access.policies import User
 from broker_service.access.rights import NAMESRV_RIGHTS, Caller
 from broker_service.access.unsigned import UnsignedRequests
+from broker_service.access.users import User
 from broker_service.errors import SystemBusy
 from broker_service.node.access_control import BROKER_RIGHTS
 from broker_service.runtime.server import SENT_AHEAD, UNREAD_BYTES, build_server

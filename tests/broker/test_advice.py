@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from broker_service.access.policies import User
+from broker_service.access.users import User
 from broker_service.broker.core.mastership import Standing
 from broker_service.errors import StoreCorrupt
 from broker_service.modes import BrokerRole

@@ -6,8 +6,9 @@ from pathlib import Path
 from rocketsim_proto.remoting.codes import RequestCode, ResponseCode
 from rocketsim_proto.signature import Credentials
 
-from broker_service.access.policies import Acl, Policy, User
+from broker_service.access.policies import Acl, Policy
 from broker_service.access.remoting import REMOTING_RIGHTS, method_of
+from broker_service.access.users import User
 from broker_service.node.node import BrokerNode
 from testbed.polling import until
 from tests.remoting.test_clients import heartbeat

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from broker_service.access.policies import Acl, Policy, User
+from broker_service.access.policies import Acl, Policy
+from broker_service.access.users import User
 from rocketsim_source.options.option_values import OptionError
 from rocketsim_source.options.sink_options import sink_options
 from rocketsim_source.options.source_options import READER_GROUP, source_options

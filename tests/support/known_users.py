@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from broker_service.access.decision import Policies
-from broker_service.access.policies import User
+from broker_service.access.users import User
 
 
 @dataclass

@@ -19,7 +19,8 @@ from rocketsim_proto.admin_pb2_grpc import AdminStub
 from rocketsim_proto.records import record
 from rocketsim_proto.signature import Credentials
 
-from broker_service.access.policies import Acl, Policy, User
+from broker_service.access.policies import Acl, Policy
+from broker_service.access.users import User
 from broker_service.broker.core.mastership import Standing
 from broker_service.modes import BrokerRole, TlsMode
 from broker_service.node.node import BrokerNode

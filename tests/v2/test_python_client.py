@@ -10,7 +10,8 @@ from typing import Any
 
 from rocketmq_v2 import definition_pb2 as d
 
-from broker_service.access.policies import Acl, Policy, User
+from broker_service.access.policies import Acl, Policy
+from broker_service.access.users import User
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.metadata.topics import TopicConfig
 from rocketsim_client import PullConsumer

@@ -3,7 +3,8 @@
 from typing import NamedTuple
 
 from broker_service.access.decision import Policies
-from broker_service.access.policies import Acl, Policy, User, UserType, user_of
+from broker_service.access.policies import Acl, Policy
+from broker_service.access.users import User, UserType, user_of
 from broker_service.broker.metadata.config_table import ConfigTable, JsonStore, Planned
 from broker_service.errors import InvalidParameter, NotFound
 

@@ -10,7 +10,8 @@ from typing import Any
 
 from rocketsim_proto import metadata_pb2
 
-from broker_service.access.policies import Acl, Policy, User
+from broker_service.access.policies import Acl, Policy
+from broker_service.access.users import User
 from broker_service.broker.metadata.access import AccessTables
 from broker_service.broker.metadata.config_table import DataVersion, Tombstone
 from broker_service.broker.metadata.consumer_offsets import Change
