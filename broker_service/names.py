@@ -2,7 +2,7 @@
 
 import re
 
-from rocketsim_proto.reserved import INTERNAL_PREFIX, RETRY_PREFIX, SYSTEM_PREFIXES, SYSTEM_TOPICS
+from rocketsim_proto.reserved import INTERNAL_PREFIX, RETRY_PREFIX, SYSTEM_PREFIXES, SYSTEM_TOPICS, TRACE_TOPIC
 
 from broker_service.errors import InvalidParameter, MessageIllegal, NoPermission, RocketSimError
 
@@ -27,7 +27,9 @@ _RETRY_TOPIC = re.compile(rf"{RETRY_PREFIX}[%|a-zA-Z0-9_+-]*", re.ASCII)
 
 
 def is_system_topic(topic: str) -> bool:
-    """True if only the broker writes to the topic, which clients can read, but neither write nor change."""
+    """True for a topic that belongs to the broker.  Clients can read such a topic, but neither write nor change it.
+    TRACE_TOPIC is an exception.
+    """
     return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_PREFIXES)
 
 
@@ -43,7 +45,7 @@ def is_address(text: str) -> bool:
 
 
 def is_internal_topic(topic: str) -> bool:
-    """True if no group may consume the topic, and nobody may delete it.
+    """True if no group may pop messages of the topic, and nobody may delete it.  TRACE_TOPIC may be deleted.
 
     Retry topics and dead letter topics are not internal.
     """
@@ -83,7 +85,7 @@ def check_credentials(username: str, password: str) -> None:
 
 
 def refuse_system_topic(topic: str) -> None:
-    if is_system_topic(topic):
+    if is_system_topic(topic) and topic != TRACE_TOPIC:
         raise NoPermission(f"topic {topic} belongs to the broker; choose another name")
 
 

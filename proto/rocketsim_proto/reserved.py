@@ -13,7 +13,9 @@ INTERNAL_PREFIX = "rmq_sys_"  # the prefix of topics in which a broker keeps its
 STATE_TOPIC = "rmq_sys_rocketsim_state"  # the state of consumption: pops, acknowledgements, deadlines
 CHANGES_TOPIC = "rmq_sys_rocketsim_changes"  # a record after each change of an operator, if there are several slaves
 TIMER_TOPIC = "rmq_sys_wheel_timer"  # messages with a delivery time wait here
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"  # RocketMQ's clients write here when they sent and consumed messages
 # System topics, which a broker itself writes to.  Clients may read system topics but not write, change or delete them.
+# TRACE_TOPIC is an exception: clients may also write, change and delete it.
 SYSTEM_TOPICS = frozenset(
     {
         DEFAULT_TOPIC,
@@ -23,7 +25,7 @@ SYSTEM_TOPICS = frozenset(
         DISCARDED_TOPIC,
         "BenchmarkTest",
         "OFFSET_MOVED_EVENT",
-        "RMQ_SYS_TRACE_TOPIC",
+        TRACE_TOPIC,
         "SELF_TEST_TOPIC",
     }
 )

@@ -65,5 +65,10 @@ def test_system_topics_are_not_for_clients(topic: str) -> None:
         refuse_system_topic(topic)
 
 
+def test_clients_write_rocketmqs_topic_for_traces_although_it_is_a_system_topic() -> None:
+    assert is_system_topic("RMQ_SYS_TRACE_TOPIC")
+    refuse_system_topic("RMQ_SYS_TRACE_TOPIC")
+
+
 def test_a_users_topic_is_no_system_topic() -> None:
     refuse_system_topic("SCHEDULE")

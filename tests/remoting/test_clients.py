@@ -21,6 +21,7 @@ from tests.support.brokers import bodies_in, put, running
 from tests.support.remoting import Client, port_of, remoting_broker
 
 GROUP = "readers"
+TRACING = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 
 
 async def test_a_message_is_stored_as_it_was_sent_and_pulled_again(tmp_path: Path) -> None:
@@ -32,7 +33,7 @@ async def test_a_message_is_stored_as_it_was_sent_and_pulled_again(tmp_path: Pat
         header, records = await client.pull("orders", 0, 1)
         found = record.decode(records)
         assert (found.topic, found.body, found.queue_id) == ("orders", b"hello", 1)
-        assert found.properties == {"KEYS": "k", "TAGS": "a", "UNIQ_KEY": "U1"}
+        assert found.properties == {"KEYS": "k", "TAGS": "a", "UNIQ_KEY": "U1"} | TRACING
         assert record.decode_host(found.born_host)[0] == "127.0.0.1" and found.born_timestamp == 1
         assert header.remark == "FOUND"
         assert {name: header.fields[name] for name in ("nextBeginOffset", "minOffset", "maxOffset")} == {
@@ -48,7 +49,7 @@ async def test_the_long_names_of_rocketmq_3_and_a_binary_header(tmp_path: Path) 
         names |= {"queueId": -1, "sysFlag": 0, "bornTimestamp": 5, "flag": 7, "properties": "TAGS\x01a"}
         await client.call(RequestCode.SEND_MESSAGE, b"x", Form.BINARY, **names)
         found = record.decode((await client.pull("orders", 0))[1])
-        assert found.flag == 7 and found.properties == {"TAGS": "a"}
+        assert found.flag == 7 and found.properties == {"TAGS": "a"} | TRACING
 
 
 async def test_the_messages_of_a_batch_keep_what_each_has_and_get_consecutive_offsets(tmp_path: Path) -> None:
@@ -86,12 +87,14 @@ async def test_what_a_send_is_refused_for(tmp_path: Path) -> None:
 
 async def test_a_delayed_message_waits_by_level_and_by_time(tmp_path: Path) -> None:
     async with remoting_broker(tmp_path, message_delay_level="1s 2h") as (node, client):
+        sent_ms = node.broker.now_ms()
         await client.send("orders", b"level", DELAY="1")
         await client.send("orders", b"seconds", TIMER_DELAY_SEC="1")
         await client.send("orders", b"later", TIMER_DELAY_MS="3600000")
-        assert (await client.pull("orders", 0))[0].code == ResponseCode.PULL_NOT_FOUND
         await until(lambda: node.store.queues.end("orders", 0) == 2, "both are delivered")
-        assert {*bodies_in((await client.pull("orders", 0))[1])} == {b"level", b"seconds"}
+        header, records = await client.pull("orders", 0)
+        assert {*bodies_in(records)} == {b"level", b"seconds"} and header.fields["maxOffset"] == "2"
+        assert record.decode(records).store_timestamp >= sent_ms + 1000, "the first one has waited"
 
 
 async def test_codes_of_pulls_say_what_a_consumer_does_next(tmp_path: Path) -> None:
@@ -279,3 +282,16 @@ async def test_a_stop_answers_pulls_that_are_held(tmp_path: Path) -> None:
         await until(lambda: node.broker.long_polling.held == 1, "the pull is held")
     assert (await held)[0].code == ResponseCode.PULL_NOT_FOUND
     await client.__aexit__()
+
+
+async def test_clients_trace_their_messages(tmp_path: Path) -> None:
+    async with remoting_broker(tmp_path) as (node, client):
+        assert TRACING.items() <= (await client.send("orders", b"hello")).items()
+        trace = "RMQ_SYS_TRACE_TOPIC"
+        await client.send(trace, b"Pub\x01", KEYS="U1")
+        _, records = await client.call(RequestCode.QUERY_MESSAGE, topic=trace, key="U1", maxNum=64)
+        assert record.decode(records).body == b"Pub\x01"
+        await client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, topic=trace, readQueueNums=1, writeQueueNums=1, perm=6)
+        assert node.topics.entries[trace].write_queue_nums == 1
+        await client.call(RequestCode.DELETE_TOPIC_IN_BROKER, topic=trace)
+        assert trace not in node.topics.entries

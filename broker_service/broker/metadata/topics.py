@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rocketsim_proto.limits import MAX_QUEUE_NUMS
-from rocketsim_proto.reserved import DEFAULT_TOPIC, MESSAGE_TYPE, MESSAGE_TYPES, SCHEDULE_TOPIC
+from rocketsim_proto.reserved import DEFAULT_TOPIC, MESSAGE_TYPE, MESSAGE_TYPES, SCHEDULE_TOPIC, TRACE_TOPIC
 
 from broker_service.broker.metadata.config_table import ConfigTable, JsonStore, Planned
 from broker_service.errors import InvalidParameter, NoPermission, TopicNotExist
@@ -163,7 +163,7 @@ class TopicTable(ConfigTable[TopicConfig]):
         """Plans the deletion of a topic.  Retry and dead letter topics may also be deleted, although only the broker
         writes to them.
         """
-        if is_internal_topic(name):
+        if is_internal_topic(name) and name != TRACE_TOPIC:
             raise NoPermission(f"topic {name} belongs to the broker, which cannot do without it")
         planned = self.deleting(name, now_ms, queue_offsets)
         if planned is None:

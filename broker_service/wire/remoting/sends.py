@@ -17,7 +17,9 @@ from broker_service.transactions.producers import remoting_client_id
 from broker_service.transactions.transactions import Transactions
 
 SAFE_WAIT_S = 2.5  # longest wait for disk and slave; RocketMQ's producers wait 3 s for an answer
-REGION = "DefaultRegion"
+# RocketMQ's producers trace their messages only if the answers have these fields.  Consumers trace only messages that
+# have these properties.
+TRACING = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 _TRANSACTION = 0xC  # the transaction bits of the system flag
 _KEPT_FLAGS = record.SYS_FLAG_COMPRESSED | record.SYS_FLAG_COMPRESSION_TYPE | record.SYS_FLAG_MULTI_TAGS
 # The answer's code for each put status.  Each put status in this table means that the message is stored.
@@ -83,7 +85,9 @@ class SendAnswers:
         sys_flag = request.number("sysFlag", 0)
         born_ms = request.number("bornTimestamp", 0) or self._broker.now_ms()
         properties = request.text("properties", "").encode(errors="replace")
+        added = TRACING
         if request.boolean("batch"):
+            added = {}  # as in RocketMQ
             try:
                 messages = message_batch.decode(request.body)
             except message_batch.BatchError as error:
@@ -106,7 +110,7 @@ class SendAnswers:
                 born_host=born_host,
                 store_host=store_host,
                 reconsume_times=reconsumed,
-                properties=self._properties(encoded),
+                properties=self._properties(encoded) | added,
             )
             for flag, body, encoded in messages
         ]
@@ -142,6 +146,5 @@ class SendAnswers:
             "msgId": ",".join(ids),
             "queueId": str(queue.queue_id),
             "queueOffset": str(queue.first_queue_offset),
-            "MSG_REGION": REGION,
-            "TRACE_ON": "false",
+            **TRACING,
         }
