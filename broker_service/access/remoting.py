@@ -149,6 +149,16 @@ REMOTING_RIGHTS: Mapping[RequestCode, Right] = {
     RequestCode.UPDATE_BROKER_CONFIG: user(lambda request: [of_cluster(Action.UPDATE)]),
     RequestCode.GET_BROKER_HA_STATUS: _READS_CLUSTER,
     RequestCode.VIEW_BROKER_STATS_DATA: _READS_CLUSTER,
+    RequestCode.AUTH_CREATE_USER: SUPER_USER,
+    RequestCode.AUTH_UPDATE_USER: SUPER_USER,
+    RequestCode.AUTH_DELETE_USER: SUPER_USER,
+    RequestCode.AUTH_GET_USER: SUPER_USER,
+    RequestCode.AUTH_LIST_USER: SUPER_USER,
+    RequestCode.AUTH_CREATE_ACL: SUPER_USER,
+    RequestCode.AUTH_UPDATE_ACL: SUPER_USER,
+    RequestCode.AUTH_DELETE_ACL: SUPER_USER,
+    RequestCode.AUTH_GET_ACL: SUPER_USER,
+    RequestCode.AUTH_LIST_ACL: SUPER_USER,
 }
 
 NAMESRV_REMOTING_RIGHTS: Mapping[RequestCode, Right] = {

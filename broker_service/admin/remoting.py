@@ -381,8 +381,7 @@ class AdminAnswers:
         yet.
         """
         changed, status = await self._operations.shared(change, CHANGE_WAIT_S, past_start=past_start)
-        remark = "" if status is CommitStatus.COMMIT_OK else f"{status.name}: the change is made here"
-        return changed, Answer(remark=remark)
+        return changed, answer_of(status)
 
     def _is_retry_topic_that_is_not_needed(self, topic: str) -> bool:
         group = topic.removeprefix(RETRY_PREFIX)
@@ -390,6 +389,11 @@ class AdminAnswers:
 
     def _version(self, version: Any) -> dict[str, int]:
         return {"counter": version.counter, "stateVersion": version.state_version, "timestamp": version.timestamp}
+
+
+def answer_of(status: CommitStatus) -> Answer:
+    """Returns the answer to a change.  Its remark says if no slave has the change yet."""
+    return Answer(remark="" if status is CommitStatus.COMMIT_OK else f"{status.name}: the change is made here")
 
 
 def _changed(present: Mapping[str, str], text: str) -> dict[str, str]:

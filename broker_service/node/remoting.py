@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from rocketsim_proto.remoting.codes import RequestCode
 
 from broker_service.admin.remoting import AdminAnswers
+from broker_service.admin.remoting_users import UserAnswers
 from broker_service.broker.core.broker import Broker
 from broker_service.config.broker_config import BrokerConfig
 from broker_service.errors import ConfigError
@@ -91,6 +92,7 @@ class Remoting:
                 wire.lookup,
                 self.members,
             ),
+            UserAnswers(broker, administration.operations),
         )
         self.handlers: dict[RequestCode, Handler] = {}
         for part in parts:
