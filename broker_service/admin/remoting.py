@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from rocketsim_proto.remoting.codes import RequestCode, ResponseCode
-from rocketsim_proto.reserved import RETRY_PREFIX
 
 from broker_service.admin.messages import FOR_EVER_MS
 from broker_service.admin.operations import Operations
@@ -150,7 +149,7 @@ class AdminAnswers:
 
     async def topic_status(self, request: Request) -> Answer:
         topic = request.text("topic")
-        if self._is_retry_topic_that_is_not_needed(topic):
+        if self._broker.lacks_retry_topic(topic):
             return Answer(by_queue("offsetTable", self._name, ()))
         entries = [
             (
@@ -382,10 +381,6 @@ class AdminAnswers:
         """
         changed, status = await self._operations.shared(change, CHANGE_WAIT_S, past_start=past_start)
         return changed, answer_of(status)
-
-    def _is_retry_topic_that_is_not_needed(self, topic: str) -> bool:
-        group = topic.removeprefix(RETRY_PREFIX)
-        return group != topic and topic not in self._broker.topics.entries and group in self._broker.groups.entries
 
     def _version(self, version: Any) -> dict[str, int]:
         return {"counter": version.counter, "stateVersion": version.state_version, "timestamp": version.timestamp}

@@ -81,7 +81,7 @@ class Remoting:
             SendAnswers(broker, wire.puts, features.consumption.transactions),
             TransactionAnswers(features.consumption.transactions),
             PullAnswers(broker, wire.pulls, self.members),
-            OffsetAnswers(wire.lookup, features.commits),
+            OffsetAnswers(broker, wire.lookup, features.commits),
             self.members,
             Returns(broker, wire.puts, features.commits, machine.monotonic),
             AdminAnswers(

@@ -12,6 +12,7 @@ from rocketsim_proto.remoting import message_batch
 from rocketsim_proto.remoting.codes import RequestCode, ResponseCode
 from rocketsim_proto.remoting.frame import Form
 
+from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.errors import ConfigError
 from broker_service.put_result import PutStatus
 from broker_service.wire.remoting import members
@@ -295,3 +296,20 @@ async def test_clients_trace_their_messages(tmp_path: Path) -> None:
         assert node.topics.entries[trace].write_queue_nums == 1
         await client.call(RequestCode.DELETE_TOPIC_IN_BROKER, topic=trace)
         assert trace not in node.topics.entries
+
+
+async def test_a_retry_topic_that_does_not_exist_yet_is_empty_for_tools(tmp_path: Path) -> None:
+    """RocketMQ's tools list a retry topic of each group.  The dashboard then reads the topic that a user chooses."""
+    async with remoting_broker(tmp_path) as (node, client):
+        queue = {"topic": "%RETRY%readers", "queueId": 0}
+        bounds = RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
+        for code in bounds:
+            assert await client.refused(code, timestamp=1, **queue) == ResponseCode.TOPIC_NOT_EXIST, "no such group"
+        node.groups.put(SubscriptionGroup("readers"), 1)
+        for code in bounds:
+            assert await client.call(code, timestamp=1, **queue) == ({"offset": "0"}, b"")
+        header, records = await client.pull("%RETRY%readers", 0)
+        assert (header.code, header.fields["nextBeginOffset"], records) == (ResponseCode.PULL_NOT_FOUND, "0", b"")
+        # A pull that would wait is refused, so that the client waits.
+        header, _ = await client.pull("%RETRY%readers", 0, sysFlag=6, suspendTimeoutMillis=60_000)
+        assert header.code == ResponseCode.TOPIC_NOT_EXIST

@@ -10,7 +10,7 @@ from typing import Any
 
 from rocketsim_proto.model import LogEpoch
 from rocketsim_proto.records.record import Record
-from rocketsim_proto.reserved import CHANGES_TOPIC
+from rocketsim_proto.reserved import CHANGES_TOPIC, RETRY_PREFIX
 
 from broker_service.broker.core.broker_time import BrokerTime
 from broker_service.broker.core.changes import MetadataChanges
@@ -213,6 +213,13 @@ class Broker:
         """
         if asked not in ("", self.config.broker_name):
             raise ServiceNotAvailable(f"this is broker {self.config.broker_name}, not {asked}; query the route again")
+
+    def lacks_retry_topic(self, topic: str) -> bool:
+        """True for the retry topic of a group that has not needed one yet.  RocketMQ's groups always have one, and
+        RocketMQ's tools ask for it.
+        """
+        group = topic.removeprefix(RETRY_PREFIX)
+        return group != topic and topic not in self.topics.entries and group in self.groups.entries
 
     @property
     def takes_clients_writes(self) -> bool:

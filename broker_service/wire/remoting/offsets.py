@@ -2,6 +2,7 @@
 
 from rocketsim_proto.remoting.codes import RequestCode, ResponseCode
 
+from broker_service.broker.core.broker import Broker
 from broker_service.broker.reads.commits import CommitEntry, Commits
 from broker_service.broker.reads.queue_lookup import Bounds, QueueLookup
 from broker_service.runtime.remoting.calls import Answer, Handlers, Request
@@ -11,7 +12,8 @@ COMMIT_WAIT_S = 2.0
 
 
 class OffsetAnswers:
-    def __init__(self, queues: QueueLookup, commits: Commits) -> None:
+    def __init__(self, broker: Broker, queues: QueueLookup, commits: Commits) -> None:
+        self._broker = broker
         self._queues = queues
         self._commits = commits
 
@@ -49,6 +51,8 @@ class OffsetAnswers:
         With `boundaryType=UPPER`, answers with the offset of the last message that was stored at the time or before it.
         """
         topic, queue_id, timestamp = request.text("topic"), request.number("queueId"), request.number("timestamp")
+        if self._broker.lacks_retry_topic(topic):
+            return _offset(0)
         if request.text("boundaryType", "LOWER") != "UPPER":
             return _offset((await self._queues.search(topic, [(queue_id, timestamp)]))[0])
         behind = (await self._queues.search(topic, [(queue_id, timestamp + 1)]))[0]
@@ -66,6 +70,8 @@ class OffsetAnswers:
 
     async def _bounds(self, request: Request) -> Bounds:
         topic, queue_id = self._queue(request)
+        if self._broker.lacks_retry_topic(topic):
+            return Bounds(queue_id, 0, 0)
         return (await self._queues.bounds(topic, [queue_id]))[0]
 
     def _queue(self, request: Request) -> tuple[str, int]:

@@ -43,6 +43,9 @@ class PullAnswers:
                     f"group {group} pops topic {topic}, so the broker shares its messages among consumers, and push "
                     "consumers of RocketMQ 4 would get them again; give these consumers a group of their own"
                 )
+        if not flags & _HOLDS and self._broker.lacks_retry_topic(topic):
+            nothing = {"suggestWhichBrokerId": "0", "nextBeginOffset": "0", "minOffset": "0", "maxOffset": "0"}
+            return Answer(fields=nothing, code=ResponseCode.PULL_NOT_FOUND)
         pulled = await self._pulls.pull(
             Pull(
                 group=group,
