@@ -146,8 +146,8 @@ class Pair:
     @contextlib.contextmanager
     def partition(self, timeout_s: float = TIMEOUT_S) -> Iterator[None]:
         """Cuts the network between the brokers during the block, while clients reach both.  The slave keeps what it
-        has, and sends to a SYNC_MASTER get the status SLAVE_NOT_AVAILABLE.  After the block, returns once the pair is
-        complete, unless a broker was killed.
+        has, and sends to a SYNC_MASTER get the status SLAVE_NOT_AVAILABLE.  The block ends once the pair is
+        complete again, unless a broker was killed.
         """
         for relay in self._relays:
             relay.cut()
@@ -157,8 +157,8 @@ class Pair:
         finally:
             for relay in self._relays:
                 relay.heal()
-        if self._master.is_running() and self._slave.is_running():
-            self.wait_until_complete(timeout_s)
+            if self._master.is_running() and self._slave.is_running():
+                self.wait_until_complete(timeout_s)
 
     def wait_until_complete(self, timeout_s: float = TIMEOUT_S) -> None:
         """Returns once both brokers are registered and the slave has all that the master has."""
