@@ -81,7 +81,7 @@ def console(
         if not _is_loopback(bind) and client_ca is None:
             note(f"anybody who reaches {bind} sees the cluster, messages included; --client-ca restricts that")
         terminal().print(f"console on {url_of(listen, taken)} (Ctrl-C ends it)", markup=False)
-        server_of(Console(admin, hosts=host or (), changes=changes).app, listen).run([taken])
+        server_of(Console(admin, hosts=host or (), changes=changes), listen).run([taken])
 
 
 def _is_loopback(bind: str) -> bool:
@@ -108,7 +108,7 @@ def console_for(cluster: LocalCluster) -> Iterator[str | None]:
     connection = Connection.of(cluster.name_server, timeout_s=ASK_TIMEOUT_S)
     changes = Changes(actions_of(cluster), lambda access_key, secret_key: Admin(connection))
     with Admin(connection) as admin:
-        with serving(Console(admin, changes=changes).app, Listen(port=free_port(PORT))) as url:
+        with serving(Console(admin, changes=changes), Listen(port=free_port(PORT))) as url:
             yield url
 
 

@@ -89,6 +89,10 @@ class Console:
                 self._changes.sessions.close()
             self._threads.shutdown(wait=False, cancel_futures=True)
 
+    def end_streams(self) -> None:
+        """Ends the live streams of all viewers.  Must be called in the event loop that serves the app."""
+        self._feeds.end()
+
     async def _look(self) -> None:
         while True:
             await self._in_thread(self.watch.look)

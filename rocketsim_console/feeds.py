@@ -57,6 +57,7 @@ class Feeds:
     def __init__(self, threads: Executor) -> None:
         self._threads = threads
         self._feeds: dict[str, _Feed] = {}
+        self._has_ended = False
 
     @property
     def viewers(self) -> int:
@@ -76,7 +77,7 @@ class Feeds:
         feed.viewers += 1
         seen = 0
         try:
-            while True:
+            while not self._has_ended:
                 if feed.failure is not None:
                     raise feed.failure
                 if feed.number > seen:
@@ -95,6 +96,12 @@ class Feeds:
                     del self._feeds[key]
                 if feed.task is not None:
                     feed.task.cancel()
+
+    def end(self) -> None:
+        """Ends all streams, so that a server that stops does not wait for its viewers."""
+        self._has_ended = True
+        for feed in self._feeds.values():
+            feed.wake()
 
     def check_room(self, key: str) -> None:
         """Raises TooManyViewers if `follow` may not be called for another viewer."""

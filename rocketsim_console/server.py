@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import uvicorn
-from starlette.types import ASGIApp
+
+from rocketsim_console.app import Console
 
 STOP_S = 2  # the time in which open streams must end at a stop
 
@@ -46,13 +47,28 @@ def url_of(listen: Listen, taken: socket.socket) -> str:
     return f"{listen.scheme}://{host}:{taken.getsockname()[1]}/"
 
 
-def server_of(app: ASGIApp, listen: Listen) -> uvicorn.Server:
-    """Returns a server for the app.  The server logs only warnings and errors, because an access log would contain
+class Server(uvicorn.Server):
+    """A server that ends the live streams of all viewers before it stops.  Otherwise it would wait STOP_S for them, and
+    log an error for each.
+    """
+
+    def __init__(self, console: Console, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._console = console
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._console.end_streams()
+        await super().shutdown(sockets)
+
+
+def server_of(console: Console, listen: Listen) -> uvicorn.Server:
+    """Returns a server for the console.  The server logs only warnings and errors, because an access log would contain
     message keys.
     """
-    return uvicorn.Server(
+    return Server(
+        console,
         uvicorn.Config(
-            app,
+            console.app,
             log_level="warning",
             access_log=False,
             server_header=False,
@@ -61,15 +77,15 @@ def server_of(app: ASGIApp, listen: Listen) -> uvicorn.Server:
             ssl_keyfile=listen.key,
             ssl_ca_certs=str(listen.client_ca) if listen.client_ca is not None else None,
             ssl_cert_reqs=ssl.CERT_REQUIRED if listen.client_ca is not None else ssl.CERT_NONE,
-        )
+        ),
     )
 
 
 @contextlib.contextmanager
-def serving(app: ASGIApp, listen: Listen) -> Iterator[str]:
+def serving(console: Console, listen: Listen) -> Iterator[str]:
     """Serves in a thread until the block ends, and yields the URL."""
     with bound(listen) as taken:
-        server = server_of(app, listen)
+        server = server_of(console, listen)
         thread = threading.Thread(target=server.run, args=([taken],), name="console", daemon=True)
         thread.start()
         try:

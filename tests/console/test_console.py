@@ -3,6 +3,7 @@
 import json
 import os
 import socket
+import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -13,7 +14,9 @@ from rocketsim_client.errors import NoRoute
 from rocketsim_console import feeds
 from rocketsim_console.app import STATIC, Console
 from rocketsim_console.guard import is_ours
+from rocketsim_console.server import Listen, serving
 from rocketsim_console.views import PAGE, kind_of, page_of
+from testbed.polling import PROCESS_PATIENCE_S
 from testbed.processes import Processes
 
 HOSTILE = "<img src=x onerror=alert(1)>\u202e</script>"
@@ -179,6 +182,16 @@ def test_a_cluster_that_nobody_reaches_is_said_and_not_shown_as_empty():
             assert "127.0.0.1:1" in client.get("/api/overview").json()["trouble"]
             answer = client.get("/api/topics")
             assert (answer.status_code, answer.json()["error"]) == (502, "NameServerUnavailable")
+
+
+def test_a_server_that_stops_ends_the_streams_of_its_viewers():
+    """Without that, the server would wait for open pages, cut them off, and log an error for each."""
+    with Admin("127.0.0.1:1", timeout_s=0.5) as admin:
+        with serving(Console(admin), Listen()) as url:
+            stream = urllib.request.urlopen(f"{url}live/overview", timeout=PROCESS_PATIENCE_S)
+            assert stream.readline() == b"event: view\n"
+        with stream:
+            assert b"data: " in stream.read()  # raises an error if the server has cut the answer off
 
 
 def test_pages_never_make_html_of_text():
