@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rocketsim_proto import version
 from rocketsim_proto.extras import DISTRIBUTION, command_for
 
 from rocketsim_cli.admin.session import camel
@@ -24,6 +25,7 @@ from rocketsim_cli.trouble import EXIT_TROUBLE, WrongCommandLine, explain
 
 if TYPE_CHECKING:
     from rocketsim_client import Admin
+    from rocketsim_client.errors import AccessDenied
 
 JAVA = 17  # the oldest version that Spark 4 supports
 JAVA_TIMEOUT_S = 60.0
@@ -197,6 +199,7 @@ def of_spark(options: Mapping[str, str]) -> Finding:
 
 def of_cluster(context: typer.Context, name_server: str, topic: str | None) -> Iterator[Finding]:
     from rocketsim_client import Admin
+    from rocketsim_client.errors import AccessDenied
 
     try:
         admin = Admin(connection_to(name_server, context))
@@ -208,10 +211,12 @@ def of_cluster(context: typer.Context, name_server: str, topic: str | None) -> I
         for member in members:
             try:
                 status = admin.broker_status(broker_addr=member)[member]
+            except AccessDenied as error:
+                yield _without_the_right(f"broker {member}", "it answers, and knows these keys", error)
             except Exception as error:
                 yield _failed(f"broker {member}", error)
             else:
-                yield _of_broker(member, status)
+                yield of_broker(member, status)
         if topic is not None and members:
             yield _of_topic(admin, topic)
 
@@ -228,19 +233,37 @@ def _members(admin: "Admin", name_server: str) -> Generator[Finding, None, list[
     return members
 
 
-def _of_broker(address: str, status: Mapping[str, str]) -> Finding:
-    reason = status.get("notWritable", "")
-    found = ", ".join(filter(None, (status.get("brokerRole"), reason and f"takes no sends: {reason}")))
-    return Finding(f"broker {address}", not reason, found or status.get("brokerVersionDesc", "it answers"))
+def of_broker(address: str, status: Mapping[str, str]) -> Finding:
+    reason, its_version = status.get("notWritable", ""), status.get("brokerVersionDesc", "")
+    parts = status.get("brokerRole"), its_version, reason and f"takes no sends: {reason}"
+    differs = its_version.startswith(f"{version.PRODUCT} ") and its_version != version.described()
+    advice = f"this machine has {version.described()}: docs/upgrade.md says what works together" if differs else ""
+    return Finding(f"broker {address}", not reason, ", ".join(filter(None, parts)) or "it answers", advice)
 
 
 def _of_topic(admin: "Admin", topic: str) -> Finding:
+    from rocketsim_client.errors import AccessDenied
+
+    check = f"topic {topic}"
     try:
         route = admin.topic_route(topic)
+        readable, writable = len(route.readable_queues()), len(route.writable_queues())
+        found = f"{readable} queues to read, {writable} to write"
+        admin.cluster.bounds(topic)  # needs the right to send or to read
+        try:
+            admin.cluster.search(topic, dict.fromkeys(route.readable_queues(), 0))  # needs the right to read
+        except AccessDenied as error:
+            return _without_the_right(check, f"{found}; these keys may send, and not read", error)
     except Exception as error:
-        return _failed(f"topic {topic}", error)
-    readable, writable = len(route.readable_queues()), len(route.writable_queues())
-    return Finding(f"topic {topic}", readable > 0, f"{readable} queues to read, {writable} to write")
+        return _failed(check, error)
+    return Finding(check, readable > 0, found)
+
+
+def _without_the_right(check: str, found: str, error: "AccessDenied") -> Finding:
+    """Makes a Finding for keys that are right, but lack a right that not every program needs.  If the server does not
+    know the keys, the check has failed.
+    """
+    return Finding(check, True, found, str(error)) if "has no permission" in str(error) else _failed(check, error)
 
 
 def _failed(check: str, error: Exception) -> Finding:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
 
+from rocketsim_proto import version
 from rocketsim_proto.records import kernels
 from rocketsim_proto.reserved import SCHEDULE_TOPIC
 
@@ -222,7 +223,7 @@ class Status:
         values = {
             "bootTimestamp": self._booted_ms,
             "runtime": f"{(broker.now_ms() - self._booted_ms) // 1000} s",
-            "brokerVersionDesc": "RocketSim",
+            "brokerVersionDesc": version.described(),
             "recordKernels": kernels.in_use(),
             "brokerName": broker.config.broker_name,
             "brokerId": broker.broker_id,

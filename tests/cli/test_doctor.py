@@ -3,11 +3,15 @@
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
+from importlib import metadata
 
 import pytest
+from rocketsim_proto import version
+from rocketsim_proto.extras import DISTRIBUTION
 
 from rocketsim_cli import doctor
 from rocketsim_cli.tls import ConnectionOptions
+from rocketsim_client import AclPolicy, Admin
 from rocketsim_source.options.view_options import view_options
 from testbed.polling import wait_until
 from testbed.processes import Processes, ServerProcess
@@ -99,9 +103,50 @@ def test_a_cluster_is_looked_at_line_by_line(broker, monkeypatch):
     assert done.returncode == 0, done.stdout + done.stderr
     found = {row["check"]: row["found"] for row in lines(done.stdout)}
     assert found["nameServer"] == f"{namesrv.address}, 1 brokers"
-    assert found[f"broker {master.address}"] == "ASYNC_MASTER"
+    assert found[f"broker {master.address}"] == f"ASYNC_MASTER, RocketSim {metadata.version(DISTRIBUTION)}"
     assert found["topic T"] == "4 queues to read, 3 to write"
     assert "ASYNC_MASTER" in on_terminal("doctor", "-n", namesrv.address)
+
+
+def test_a_broker_of_another_version_is_named():
+    same = doctor.of_broker("b:1", {"brokerRole": "SLAVE", "brokerVersionDesc": version.described()})
+    other = doctor.of_broker("b:1", {"brokerRole": "SLAVE", "brokerVersionDesc": "RocketSim 0.0.1"})
+    rocketmq = doctor.of_broker("b:1", {"brokerVersionDesc": "V5_3_2"})
+    assert (same.ok, same.advice, other.ok, other.found) == (True, "", True, "SLAVE, RocketSim 0.0.1")
+    assert version.described() in other.advice and "docs/upgrade.md" in other.advice
+    assert (rocketmq.found, rocketmq.advice) == ("V5_3_2", "")
+
+
+@pytest.mark.cluster
+def test_rights_that_the_keys_lack_are_said(tmp_path, monkeypatch):
+    """The user `app` may send to T, and nothing else."""
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    keys = {
+        "authenticationEnabled": "true",
+        "initAuthenticationUser": '{"username":"admin","password":"4dm1n-s3cr3t"}',
+        "innerClientAuthenticationCredentials": '{"accessKey":"broker","secretKey":"1nn3r-s3cr3t"}',
+    }
+    with Processes(tmp_path) as processes:
+        namesrv = processes.start_namesrv(**keys)
+        master = processes.start_broker("broker-a", 0, namesrv, authorizationEnabled="true", **keys)
+        with Admin(namesrv.address, access_key="admin", secret_key="4dm1n-s3cr3t") as admin:
+            wait_until(admin.cluster_list, "the broker is registered")
+            for topic in ("T", "other"):
+                admin.update_topic(topic, read_queue_nums=1, write_queue_nums=1)
+            admin.create_user("app", "app-s3cr3t")
+            admin.create_acl("User:app", [AclPolicy("Topic:T", ("Pub",))])
+        monkeypatch.setenv("ROCKETSIM_ACCESS_KEY", "app")
+        monkeypatch.setenv("ROCKETSIM_SECRET_KEY", "app-s3cr3t")
+        done = rocketsim("doctor", "-n", namesrv.address, "-t", "T", "--json")
+        assert done.returncode == 0, done.stdout
+        rows = {row["check"]: row for row in lines(done.stdout)}
+        assert "Action: Get" in rows[f"broker {master.address}"]["advice"]
+        assert "these keys may send, and not read" in rows["topic T"]["found"]
+        (other,) = failures("-n", namesrv.address, "-t", "other")
+        assert other["check"] == "topic other" and "Topic:other" in other["found"]
+        monkeypatch.setenv("ROCKETSIM_SECRET_KEY", "wr0ng-s3cr3t")
+        unknown, _ = failures("-n", namesrv.address, "-t", "T")
+        assert unknown["check"] == f"broker {master.address}" and "signature" in unknown["found"]
 
 
 @pytest.mark.cluster
