@@ -35,6 +35,7 @@ def actions_of(cluster: LocalCluster) -> Sequence[Action]:
             kill,
             "broker",
             states=("master", "slave"),
+            is_dangerous=True,
         ),
         Action(
             "start-broker",

@@ -38,7 +38,8 @@ class Field:
 class Action:
     """`place` is the page that offers the action: topics, topic, groups, group, or broker.  An action for brokers is
     shown on the overview page, in the row of each broker that is in one of the `states`.  `fixed` is the name of the
-    value that the page itself fills in.
+    value that the page itself fills in.  An action that `is_dangerous` can lose messages or stop a broker, and has a
+    red button.
 
     `run` returns a sentence about what was done, or raises an error of the client.
     """
@@ -51,11 +52,15 @@ class Action:
     fixed: str = ""
     fields: tuple[Field, ...] = ()
     states: tuple[str, ...] = ()
+    is_dangerous: bool = False
 
     def as_json(self) -> dict[str, Any]:
         """Returns the action as JSON for the pages, without the function."""
         return {
-            **{name: getattr(self, name) for name in ("name", "title", "place", "does", "fixed", "states")},
+            **{
+                name: getattr(self, name)
+                for name in ("name", "title", "place", "does", "fixed", "states", "is_dangerous")
+            },
             "fields": [asdict(field) for field in self.fields],
         }
 
@@ -255,6 +260,7 @@ OPERATORS = (
         reset_offsets,
         "group",
         (Field("topic", "topic"), Field("timestamp", "time", "datetime-local")),
+        is_dangerous=True,
     ),
     Action(
         "promote",
@@ -264,7 +270,8 @@ OPERATORS = (
         "Without force it is refused while the master answers, or while another slave has or may have more.",
         promote,
         "broker",
-        (Field("force", "force", choices=("false", "true")),),
+        (Field("force", "force the promotion", choices=("false", "true")),),
         ("slave",),
+        is_dangerous=True,
     ),
 )

@@ -60,7 +60,7 @@ function changed(form) {
 function open(action, fixed, settings, proposals) {
   const said = h("div");
   const keys = h("div", { class: "stack" });
-  const confirm = h("button", { type: "submit", class: "primary" }, action.title);
+  const confirm = h("button", { type: "submit", class: action.is_dangerous ? "primary danger" : "primary" }, action.title);
   const close = h("button", { type: "button", onclick: () => dialog.close() }, "Cancel");
   const fields = h("div", { class: "stack" }, action.fields.map((field) => input(field, settings, proposals)));
   const form = h("form", { onsubmit: (event) => { event.preventDefault(); run(); } },

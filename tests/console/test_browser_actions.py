@@ -101,6 +101,7 @@ def test_buttons_kill_a_broker_and_start_it_again(tmp_path, open_page):
             master = cluster.masters[0]
             row = page.locator("tr", has_text=re.compile(re.escape(master.address)))
             row.get_by_role("button", name="Kill").click()
+            expect(page.get_by_role("dialog").get_by_role("button", name="Kill")).to_have_class("primary danger")
             page.get_by_role("dialog").get_by_role("button", name="Kill").click()
             expect(page.get_by_role("dialog")).to_contain_text("broker-a is killed.")
             assert not master.is_running()

@@ -1,24 +1,28 @@
 """Takes the pictures of the web console for the documents: `python -m tests.support.screenshots` writes
 docs/images/*.png.
 
-The program starts two pairs, producers and consumers, and kills and replaces a master, which takes about two minutes.
-With `--looks FOLDER` it also takes each picture with dark colours and at a phone's width into that folder, for those
-who change the pages.
+The program starts two pairs, producers and consumers, kills and replaces a master, and opens the forms with which users
+change something, which takes about two minutes.  With `--looks FOLDER` it also takes each picture with dark colours and
+at a phone's width into that folder, for those who change the pages.
 """
 
 import argparse
+import io
 import json
 import random
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
+from rocketsim_cli.console import console_for
+from rocketsim_cli.local_cluster import LocalCluster, pair_properties
 from rocketsim_client import Admin, Consumer, Message, Producer
 from rocketsim_client.errors import InvalidParameter, RocketSimError
 from testbed.polling import wait_until
@@ -28,10 +32,14 @@ from tests.support.web_console import ConsoleProcess, browser
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
 WIDTH = 1280
 BEFORE_S, AWAY_S, AFTER_S = 45, 15, 12  # how long the charts show each state
-LOOKS = {
-    "dark": {"viewport": {"width": WIDTH, "height": 800}, "color_scheme": "dark"},
-    "phone": {"viewport": {"width": 390, "height": 844}, "color_scheme": "light"},
-}
+FROZEN_S = 1.5
+PHONE_HEIGHT = 1000
+DARK = {"viewport": {"width": WIDTH, "height": 800}, "color_scheme": "dark"}
+PHONE = {"viewport": {"width": 390, "height": 844}, "color_scheme": "light"}
+LOOKS = {"dark": DARK, "phone": PHONE}
+MARGIN = 12  # pixels of the page that are shown around a part of it, less than there is between two parts
+GAP = 24  # pixels between two pictures in one file
+BEHIND = (230, 233, 238)
 
 
 def order(number: int) -> Message:
@@ -56,7 +64,8 @@ def traffic(name_server: str) -> Iterator[None]:
         with Producer(name_server) as producer:
             while not ends.wait(random.uniform(0.002, 0.012)):
                 number += 1
-                producer.send(order(number))
+                with suppress(RocketSimError):  # a busy machine, or the master is away
+                    producer.send(order(number))
 
     def settle(group: str, pause_s: float) -> None:
         with Consumer(name_server, group, "orders") as consumer:
@@ -92,34 +101,104 @@ def in_palette(picture: Image.Image) -> Image.Image:
     return picture.quantize(palette=palette, dither=Image.Dither.NONE)
 
 
+def beside(pictures: list[Image.Image]) -> Image.Image:
+    """Returns one picture that shows the others side by side, aligned at the top."""
+    width = sum(one.width for one in pictures) + GAP * (len(pictures) + 1)
+    whole = Image.new("RGB", (width, max(one.height for one in pictures) + 2 * GAP), BEHIND)
+    at = GAP
+    for one in pictures:
+        whole.paste(one, (at, GAP))
+        at += one.width + GAP
+    return whole
+
+
+def save(picture: Image.Image, path: Path) -> None:
+    in_palette(picture).save(path, optimize=True)
+
+
 class Camera:
-    """Takes pictures of the console's pages."""
+    """Takes pictures of the pages of one console."""
 
     def __init__(self, chrome: Any, url: str, looks: Path | None) -> None:
-        self._url, self._looks, self._chrome = url, looks, chrome
+        self._url, self._looks, self._chrome = url.rstrip("/"), looks, chrome
         self.light = chrome.new_page(viewport={"width": WIDTH, "height": 800}, color_scheme="light")
 
     def take(self, name: str, address: str, height: int | None = None) -> None:
         """Saves the page as `name`.png, cut off below `height`."""
-        IMAGES.mkdir(exist_ok=True)
-        self._shoot(self.light, address, IMAGES / f"{name}.png", height)
+        save(self._shot(self.light, address, height), IMAGES / f"{name}.png")
         if self._looks is not None:
             for look, options in LOOKS.items():
-                page = self._chrome.new_page(**options)
-                self._shoot(page, address, self._looks / f"{name}-{look}.png", None)
-                page.close()
+                save(self.seen(address, options), self._looks / f"{name}-{look}.png")
 
-    def _shoot(self, page: Any, address: str, path: Path, height: int | None) -> None:
+    def seen(self, address: str, options: Mapping[str, Any], height: int | None = None) -> Image.Image:
+        """Returns a picture of the page in a new window with these options."""
+        page = self._chrome.new_page(**options)
+        try:
+            return self._shot(page, address, height)
+        finally:
+            page.close()
+
+    def form(
+        self, address: str, button: str, values: Mapping[str, str], options: Mapping[str, Any] | None = None
+    ) -> Image.Image:
+        """Returns a picture of the form that a button opens, with these values in its fields."""
+        page = self._chrome.new_page(**options) if options else self.light
+        self._open(page, address)
+        page.get_by_role("button", name=button, exact=True).first.click()
+        dialog = page.get_by_role("dialog")
+        for label, value in values.items():
+            field = dialog.get_by_label(label, exact=True)
+            field.select_option(value) if field.evaluate("one => one.tagName") == "SELECT" else field.fill(value)
+        page.evaluate("document.activeElement.blur()")
+        picture = self._part(page, dialog)
+        page.keyboard.press("Escape")
+        if options:
+            page.close()
+        return picture
+
+    def part(self, address: str, selector: str) -> Image.Image:
+        """Returns a picture of a part of the page."""
+        self._open(self.light, address)
+        return self._part(self.light, self.light.locator(selector))
+
+    def _open(self, page: Any, address: str) -> None:
         if page.url != self._url + address:
             page.goto(self._url + address)
         page.wait_for_selector("main .card table, main .card ol")
         if "messages" not in address:
             page.wait_for_selector("#live.on")
         page.wait_for_timeout(2500)  # rates need two looks
-        page.screenshot(path=path, full_page=True)
-        with Image.open(path) as full:
-            shown = full.convert("RGB").crop((0, 0, full.width, min(full.height, height or full.height)))
-        in_palette(shown).save(path, optimize=True)
+
+    def _shot(self, page: Any, address: str, height: int | None) -> Image.Image:
+        self._open(page, address)
+        full = opened(page.screenshot(full_page=True))
+        return full.crop((0, 0, full.width, min(full.height, height or full.height)))
+
+    def _part(self, page: Any, element: Any) -> Image.Image:
+        box = element.bounding_box()
+        full = opened(page.screenshot())
+        corners = box["x"], box["y"], box["x"] + box["width"], box["y"] + box["height"]
+        left, top, right, bottom = (round(corner) for corner in corners)
+        around = max(0, left - MARGIN), max(0, top - MARGIN)
+        return full.crop((*around, min(full.width, right + MARGIN), min(full.height, bottom + MARGIN)))
+
+
+def opened(png: bytes) -> Image.Image:
+    return Image.open(io.BytesIO(png)).convert("RGB")
+
+
+def buttons_of_up(chrome: Any, folder: Path) -> Image.Image:
+    """Returns a picture of the brokers of a cluster that `rocketsim up` would start, and of the form that kills one."""
+    with LocalCluster(folder, pair_properties(0, sync=True)) as cluster:
+        cluster.start()
+        with Admin(cluster.name_server) as admin, console_for(cluster) as url:
+            wait_until(lambda: len(admin.cluster_list()) == 2, "both brokers are registered")
+            camera = Camera(chrome, str(url), None)
+            camera.light.set_viewport_size({"width": 700, "height": 800})
+            kill = camera.form("/", "Kill", {})
+            cluster.kill(cluster.masters[0])
+            camera.light.get_by_role("button", name="Start", exact=True).wait_for()
+            return beside([camera.part("/", '[data-pair="broker-a"]'), kill])
 
 
 def main() -> None:
@@ -139,13 +218,22 @@ def main() -> None:
         for topic in ("orders", "payments", "shipments"):
             admin.update_topic(topic, read_queue_nums=2, write_queue_nums=2)
         console = stack.enter_context(ConsoleProcess(name_server.address, folder / "console.log"))
-        camera = Camera(stack.enter_context(browser()), console.url.rstrip("/"), looks)
+        writing = stack.enter_context(ConsoleProcess(name_server.address, folder / "write.log", None, "--write"))
+        chrome = stack.enter_context(browser())
+        camera, forms = Camera(chrome, console.url, looks), Camera(chrome, writing.url, looks)
+        save(buttons_of_up(chrome, folder / "up"), IMAGES / "console-buttons.png")
         stack.enter_context(traffic(name_server.address))
         camera.light.goto(console.url)
         time.sleep(BEFORE_S)
+        # The master takes messages that its slave never gets, and that it cuts off its log later.
+        slave.freeze()
+        time.sleep(FROZEN_S)
         master.kill()
+        slave.thaw()
         time.sleep(AWAY_S)
         camera.take("console-overview", "/")
+        promotion = forms.form("/", "Promote", {})
+        save(camera.seen("/", DARK), IMAGES / "console-dark.png")
 
         def is_promoted() -> bool:
             try:
@@ -160,8 +248,18 @@ def main() -> None:
         master.keys["brokerId"] = 1
         master.start()
         time.sleep(AFTER_S)
-        camera.take("console-failovers", "/failovers", height=560)
+        camera.take("console-failovers", "/failovers")
         camera.take("console-group", "/groups/reports", height=620)
+        new_topic = forms.form("/topics", "New topic", {"topic": "invoices", "queues on each broker": "4"})
+        new_group = forms.form("/groups", "New group", {"group": "archive"})
+        reset = forms.form("/groups/reports", "Reset offsets", {"time": f"{date.today()}T09:00:00"})
+        save(beside([new_topic, new_group]), IMAGES / "console-new.png")
+        save(beside([reset, promotion]), IMAGES / "console-changes.png")
+        phones = [camera.seen(address, PHONE, PHONE_HEIGHT) for address in ("/", "/groups/reports", "/failovers")]
+        save(beside(phones), IMAGES / "console-phone.png")
+        if looks is not None:
+            for look, options in LOOKS.items():
+                save(forms.form("/groups/reports", "Reset offsets", {}, options), looks / f"form-{look}.png")
         queue = admin.cluster.queues("orders")[0]
         place = f"broker={queue.broker_name}&at={queue.queue_id}&offset=42"
         camera.take("console-message", f"/messages?topic=orders&{place}")

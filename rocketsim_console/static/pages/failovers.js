@@ -17,8 +17,8 @@ export function open(page) {
       { title: "size", class: "number hide-small", cell: (row) => bytes(row.end - row.start) },
       { title: "reported by", class: "mono hide-small", cell: (row) => row.told_by },
     ], value.epochs));
-    show(cuts, h("div", { class: "head" }, h("h2", null, "Cut off logs"), h("span", { class: "dim small" }, "bytes that a broker had and its master did not, kept in the folder rocketsim/diverged of the broker\u2019s store")),
-      value.cuts.length ? table("Cut off logs", [
+    show(cuts, h("div", { class: "head" }, h("h2", null, "Log bytes cut off"), h("span", { class: "dim small" }, "bytes that a broker had and its master did not, kept in the folder rocketsim/diverged of the broker\u2019s store")),
+      value.cuts.length ? table("Log bytes cut off", [
         { title: "broker name", cell: (row) => row.pair },
         { title: "broker", class: "mono", cell: (row) => row.address },
         { title: "when", cell: (row) => when(row.at_ms) },

@@ -43,16 +43,14 @@ export function open(page) {
   });
 }
 
-const WAYS = { pop: "pops", commit: "commits", heartbeat: "sends heartbeats" };
+const WAYS = { pop: "popped", commit: "committed", heartbeat: "sent a heartbeat" };
 
 function clients({ rows, total, trouble }) {
   return h("section", { class: "card" }, h("h2", null, "Clients"), trouble ? notice(trouble, "warning") : null,
     rows.length < total ? notice(`The first ${rows.length} of ${total} are shown.`) : null, table("Clients", [
       { title: "client", class: "name", cell: (row) => h("span", { class: "mono" }, row.client_id) },
-      { title: "broker", class: "hide-small", cell: (row) => row.broker_name },
-      { title: "", cell: (row) => WAYS[row.way] ?? row.way },
-      { title: "last seen", class: "number", cell: (row) => `${duration(row.last_ms_ago)} ago` },
-      { title: "last commit", class: "number", cell: (row) => (row.way === "commit" ? `${number(row.messages)} messages` : "") },
+      { title: "broker", class: "nowrap hide-small", cell: (row) => row.broker_name },
+      { title: "last call", cell: (row) => `${WAYS[row.way] ?? row.way} ${duration(row.last_ms_ago)} ago${row.way === "commit" ? `, ${number(row.messages)} messages` : ""}` },
     ], rows));
 }
 
