@@ -126,6 +126,9 @@ REMOTING_RIGHTS: Mapping[RequestCode, Right] = {
     RequestCode.GET_CONSUMER_LIST_BY_GROUP: _READS_GROUP,
     RequestCode.GET_CONSUMER_CONNECTION_LIST: _READS_GROUP,
     RequestCode.GET_PRODUCER_CONNECTION_LIST: _LISTS_TOPICS,
+    RequestCode.GET_CONSUMER_RUNNING_INFO: user(lambda request: [of_group(_group(request), *GET)], waits=True),
+    # A request without a topic, as tools before RocketMQ 5 send it, may name a message of any topic.
+    RequestCode.CONSUME_MESSAGE_DIRECTLY: _of_group_and_topic(*SUB, waits=True),
     RequestCode.UPDATE_AND_CREATE_TOPIC: user(lambda request: [of_topic(_topic(request), Action.CREATE)]),
     RequestCode.DELETE_TOPIC_IN_BROKER: user(lambda request: [of_topic(_topic(request), Action.DELETE)]),
     RequestCode.GET_ALL_TOPIC_CONFIG: _LISTS_TOPICS,

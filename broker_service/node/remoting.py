@@ -26,6 +26,7 @@ from broker_service.runtime.tasks import OwnedTasks
 from broker_service.wire.remoting.members import Members
 from broker_service.wire.remoting.offsets import OffsetAnswers
 from broker_service.wire.remoting.pulls import PullAnswers
+from broker_service.wire.remoting.questions import ConsumerQuestions
 from broker_service.wire.remoting.returns import Returns
 from broker_service.wire.remoting.sends import SendAnswers
 from broker_service.wire.remoting.transactions import TransactionAnswers
@@ -83,6 +84,7 @@ class Remoting:
             PullAnswers(broker, wire.pulls, self.members),
             OffsetAnswers(broker, wire.lookup, features.commits),
             self.members,
+            ConsumerQuestions(broker, self.members, administration.operations),
             Returns(broker, wire.puts, features.commits, machine.monotonic),
             AdminAnswers(
                 broker,

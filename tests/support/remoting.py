@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from rocketsim_proto.remoting import acl, frame, loose_json, message_batch
 from rocketsim_proto.remoting.codes import RequestCode
-from rocketsim_proto.remoting.frame import HEAD, Form, Header
+from rocketsim_proto.remoting.frame import HEAD, IS_ANSWER, Form, Header
 from rocketsim_proto.signature import Credentials
 
 from broker_service.node.node import BrokerNode
@@ -74,6 +74,10 @@ class Client:
         if header.code:
             raise Refused(header)
         return header.fields, answered
+
+    def reply(self, asked: Header, body: bytes = b"", code: int = 0, remark: str = "", form: Form = Form.JSON) -> None:
+        """Answers a request of the server."""
+        self.writer.write(frame.encode(Header(code, asked.opaque, IS_ANSWER, remark, {}, "JAVA"), body, form))
 
     async def json(self, code: int, **fields: object) -> Any:
         return loose_json.loads((await self.call(code, **fields))[1])

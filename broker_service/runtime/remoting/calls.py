@@ -3,7 +3,8 @@
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from enum import Enum, auto
+from typing import NamedTuple, Protocol
 
 from rocketsim_proto.remoting.codes import RequestCode, ResponseCode
 from rocketsim_proto.remoting.frame import Header
@@ -12,6 +13,21 @@ from broker_service.errors import InvalidParameter, RocketSimError
 from broker_service.runtime.rpc_errors import log_server_failure, refusal_of
 
 logger = logging.getLogger(__name__)
+
+
+class Reply(NamedTuple):
+    """A client's answer to a request of the server."""
+
+    header: Header
+    body: bytes
+
+
+class Unanswered(Enum):
+    """The reason why a client has not answered a request of the server."""
+
+    LATE = auto()  # the client has not answered in time
+    GONE = auto()  # the client's connection has ended
+    BUSY = auto()  # the request was not sent: the client has to read or to answer too many earlier ones
 
 
 class Peer(Protocol):
@@ -37,6 +53,9 @@ class Peer(Protocol):
 
         Returns False if the client does not read its connection.
         """
+
+    async def ask(self, code: int, fields: Mapping[str, str], body: bytes, timeout_s: float) -> Reply | Unanswered:
+        """Sends the client a request, and waits at most `timeout_s` for the client's answer."""
 
 
 @dataclass(slots=True)

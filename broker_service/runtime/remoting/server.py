@@ -10,6 +10,9 @@ no further request that would exceed it.
 Answers that clients have not read yet may use MAX_UNSENT_BYTES, and those of one connection MAX_UNSENT_BYTES_OF_ONE.
 A connection that would exceed a limit is closed.
 
+The server also sends requests to clients.  The answer to such a request goes to the caller that waits for it.  An
+answer for which no caller waits any more is dropped.
+
 A slow or silent client also loses its connection:
 - The connection is closed if the client has sent no complete request within FIRST_S.
 - The connection is closed if the client needs more than FRAME_S, plus a second for each MiB, to send a request.
@@ -30,7 +33,7 @@ from rocketsim_proto.remoting.frame import decode_header as header_of
 
 from broker_service.runtime.certificates import Certificates
 from broker_service.runtime.figures import Figure, counter, gauge
-from broker_service.runtime.remoting.calls import Answer, Request
+from broker_service.runtime.remoting.calls import Answer, Reply, Request, Unanswered
 from broker_service.runtime.remoting.memory_budget import MemoryBudget
 from broker_service.runtime.server import HANDSHAKE_TIMEOUT_MS, host_port, most_connections
 from broker_service.store.files import open_file_limit
@@ -44,6 +47,7 @@ MAX_CALLS_OF_ONE = 10_000  # most calls of one connection; a client may have one
 MAX_UNSENT_BYTES = 256 << 20
 MAX_UNSENT_BYTES_OF_ONE = 64 << 20
 MAX_UNREAD_COMMANDS_BYTES = 1 << 20  # a client that has more unread bytes gets no requests from the server
+MAX_UNANSWERED = 16  # most requests of the server to one client that wait for the client's answer
 FIRST_S = 10.0
 FRAME_S = 10.0
 IDLE_S = 120.0  # RocketMQ's serverChannelMaxIdleTimeSeconds
@@ -70,6 +74,7 @@ class Connection:
         self._unwritten: list[bytes] = []
         self._unwritten_bytes = 0
         self._opaque = itertools.count()
+        self._asked: dict[int, asyncio.Future[Reply | Unanswered]] = {}  # by the number of the server's request
         host, port = writer.get_extra_info("peername")[:2]
         self.address = host_port(host, port)
         self.peer = f"ipv6:{self.address}" if ":" in host else f"ipv4:{self.address}"
@@ -109,6 +114,39 @@ class Connection:
             return False
         self.send(Header(int(code), next(self._opaque), IS_ONE_WAY, "", dict(fields), "JAVA"), body)
         return True
+
+    async def ask(self, code: int, fields: Mapping[str, str], body: bytes, timeout_s: float) -> Reply | Unanswered:
+        if not self.is_open:
+            return Unanswered.GONE
+        if len(self._asked) >= MAX_UNANSWERED or self.buffered_bytes > MAX_UNREAD_COMMANDS_BYTES:
+            return Unanswered.BUSY
+        opaque = next(self._opaque)
+        answer: asyncio.Future[Reply | Unanswered] = asyncio.get_running_loop().create_future()
+        self._asked[opaque] = answer
+        try:
+            self.send(Header(int(code), opaque, 0, "", dict(fields), "JAVA"), body)
+            async with asyncio.timeout(timeout_s):
+                return await answer
+        except TimeoutError:
+            return Unanswered.LATE
+        finally:
+            self._asked.pop(opaque, None)
+
+    def answered(self, header: Header, body: bytes) -> None:
+        """Passes a client's answer to the caller that waits for it.
+
+        Without such a caller the answer is dropped: it is late, comes a second time, or belongs to a request that wants
+        no answer.
+        """
+        answer = self._asked.pop(header.opaque, None)
+        if answer is not None and not answer.done():
+            answer.set_result(Reply(header, body))
+
+    def end_asking(self) -> None:
+        """Tells all callers that wait for an answer of the client that the connection has ended."""
+        for answer in self._asked.values():
+            if not answer.done():
+                answer.set_result(Unanswered.GONE)
 
     def close(self) -> None:
         """Closes the connection after all answers have been sent."""
@@ -188,6 +226,8 @@ class RemotingServer:
             await asyncio.wait(self._accepting)
         for listening in self._listening:
             listening.close()
+        for one in self._connections:
+            one.end_asking()
         if calls := [call for one in self._connections for call in one.calls]:
             await asyncio.wait(calls, timeout=grace_s)
         for one in self._connections:
@@ -257,6 +297,7 @@ class RemotingServer:
         finally:
             self._connections.discard(one)
             one.close()
+            one.end_asking()
             for call in one.calls:
                 call.cancel()
             for listener in one.gone:
@@ -284,7 +325,8 @@ class RemotingServer:
             taken = size + REQUEST_OVERHEAD_BYTES
             try:
                 header = header_of(form, frame[:header_bytes])
-                if header.is_answer:  # some clients answer requests that want no answer
+                if header.is_answer:
+                    one.answered(header, frame[header_bytes:])
                     self._requests.give_back(taken)
                 else:
                     self._begin(one, Request(header, frame[header_bytes:], one), taken)

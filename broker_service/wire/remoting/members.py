@@ -272,6 +272,11 @@ def client_of(request: Request, client_id: str) -> str:
     return f"{request.user}/{client_id}" if request.user else client_id
 
 
+def own_id(client_id: str, member: Member) -> str:
+    """Returns the id that the client has given itself, without the user's name that `client_of` has put before it."""
+    return client_id.removeprefix(f"{member.user}/") if member.user else client_id
+
+
 def _connections(members: Mapping[str, Member]) -> list[dict[str, Any]]:
     return [
         {
