@@ -40,6 +40,11 @@ LOOKS = {"dark": DARK, "phone": PHONE}
 MARGIN = 12  # pixels of the page that are shown around a part of it, less than there is between two parts
 GAP = 24  # pixels between two pictures in one file
 BEHIND = (230, 233, 238)
+CORNERS = """one => {
+    one.scrollIntoView({ block: "center" });
+    const { left, top, right, bottom } = one.getBoundingClientRect();
+    return [left, top, right, bottom];
+}"""
 
 
 def order(number: int) -> Message:
@@ -175,10 +180,8 @@ class Camera:
         return full.crop((0, 0, full.width, min(full.height, height or full.height)))
 
     def _part(self, page: Any, element: Any) -> Image.Image:
-        box = element.bounding_box()
+        left, top, right, bottom = (round(corner) for corner in element.evaluate(CORNERS))
         full = opened(page.screenshot())
-        corners = box["x"], box["y"], box["x"] + box["width"], box["y"] + box["height"]
-        left, top, right, bottom = (round(corner) for corner in corners)
         around = max(0, left - MARGIN), max(0, top - MARGIN)
         return full.crop((*around, min(full.width, right + MARGIN), min(full.height, bottom + MARGIN)))
 
