@@ -18,6 +18,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+import numpy as np
+import numpy.typing as npt
 from rocketsim_proto.records import record
 from rocketsim_proto.records.record import PROPERTY_REAL_QUEUE_ID, PROPERTY_REAL_TOPIC, Record
 from rocketsim_proto.reserved import SCHEDULE_TOPIC
@@ -120,13 +122,15 @@ class Placed:
     """Appended records, with their size in bytes.
 
     With `waits` the sender waits until the records are safe, and without it only until they are appended.  `began` is
-    the time when the append began, on the broker's monotonic clock.
+    the time when the append began, on the broker's monotonic clock.  `sizes` has the sizes of a send's records, and is
+    empty if something else was appended in place of its only record.
     """
 
     appended: Appended
     size: int = 0
     waits: bool = True
     began: float = 0.0
+    sizes: Sequence[int] | npt.NDArray[np.int64] = ()
 
 
 @dataclass(slots=True)
@@ -165,6 +169,15 @@ class PutPath:
         """
         return self.place(send, await self.admit(send))
 
+    def append_at_once(self, send: Send) -> Placed | None:
+        """Does the same as `append`, or returns None if the topic must be created first or is being changed."""
+        try:
+            frame = self._admitted_at_once(send, send.size)
+        except RocketSimError as error:
+            self._refused[type(error).__name__] += 1
+            raise
+        return None if frame is None else self.place(send, frame)
+
     async def admit(self, send: Send) -> Frame:
         """Checks a send and returns its records as a frame.
 
@@ -179,13 +192,18 @@ class PutPath:
 
     async def _admitted(self, send: Send) -> Frame:
         size = send.size
-        self._check_room(size)
-        if send.topic not in self._turns and not self._broker.topics.is_changing(send.topic):
-            frame = self._checked(send, size)
-            if frame is not None:
-                return frame
+        frame = self._admitted_at_once(send, size)
+        if frame is not None:
+            return frame
         with self._counted(size):
             return await self._admitted_in_turn(send, size)
+
+    def _admitted_at_once(self, send: Send, size: int) -> Frame | None:
+        """Checks a send.  Returns None if the send has to wait until its topic is created or changed."""
+        self._check_room(size)
+        if send.topic in self._turns or self._broker.topics.is_changing(send.topic):
+            return None
+        return self._checked(send, size)
 
     def place(self, send: Send, frame: Frame, instead: Record | None = None) -> Placed:
         """Appends the records of a frame that `admit` has returned.  If the record `instead` is given, it is appended
@@ -197,7 +215,7 @@ class PutPath:
         appended = self._broker.append(frame.batch, send.topic) if stored is None else self._append_one(stored)
         size = frame.batch.size
         self._traffic.add((send.topic,), len(frame.batch), size)
-        return Placed(appended, size, frame.waits, began)
+        return Placed(appended, size, frame.waits, began, () if stored is not None else frame.batch.sizes)
 
     def append_own(self, message: Record) -> Placed:
         """Appends a record that the broker has made at a client's request, such as a recall.
@@ -232,11 +250,11 @@ class PutPath:
         status.
         """
         if not placed.waits:
-            self._observe(placed)
+            self.observe(placed)
             return PutStatus.PUT_OK
         with self._counted(placed.size):
             status = await self._broker.acknowledgements.wait(placed.appended.end_offset, timeout_s)
-        self._observe(placed)
+        self.observe(placed)
         return status
 
     def figures(self) -> Iterator[Figure]:
@@ -244,7 +262,8 @@ class PutPath:
         refused = [((error,), count) for error, count in sorted(self._refused.items())]
         yield by_labels("rocketsim_sends_refused", help_text, ("error",), refused, is_counter=True)
 
-    def _observe(self, placed: Placed) -> None:
+    def observe(self, placed: Placed) -> None:
+        """Records how long a send took until it was safe.  A caller that does not call `safe` calls this method."""
         self.seconds.observe(self._broker.clock() - placed.began)
 
     @contextmanager

@@ -71,9 +71,9 @@ def remoting_server(config: NamesrvConfig, table: RouteTable, machine: Machine) 
         guard = RemotingGuard(gate, Refusals())
     network = machine.network
     listening, _ = network.listen_for_front(config.bind_address, config.remoting_port, REMOTING_KEY)
-    answers = Calls(NamesrvAnswers(table).handlers(), guard).answer
+    calls = Calls(NamesrvAnswers(table).handlers(), guard=guard)
     client_auth = REMOTING_KEY in network.client_auth_ports
-    return RemotingServer(REMOTING_KEY, [listening], answers, network.certificates, client_auth=client_auth)
+    return RemotingServer(REMOTING_KEY, [listening], calls, network.certificates, client_auth=client_auth)
 
 
 async def run_namesrv(

@@ -78,10 +78,12 @@ class Remoting:
         self._broker = broker
         self.members = Members(broker, features.commits, features.checks, machine.monotonic)
         features.producers.remoting = self.members
+        sends = SendAnswers(broker, wire.puts, features.consumption.transactions)
+        pulls = PullAnswers(broker, wire.pulls, self.members)
         parts = (
-            SendAnswers(broker, wire.puts, features.consumption.transactions),
+            sends,
             TransactionAnswers(features.consumption.transactions),
-            PullAnswers(broker, wire.pulls, self.members),
+            pulls,
             OffsetAnswers(broker, wire.lookup, features.commits),
             self.members,
             ConsumerQuestions(broker, self.members, administration.operations),
@@ -99,11 +101,12 @@ class Remoting:
         self.handlers: dict[RequestCode, Handler] = {}
         for part in parts:
             self.handlers |= part.handlers()
+        at_once = {**sends.handlers_at_once(), **pulls.handlers_at_once()}
         network = machine.network
         self.server = RemotingServer(
             KEY,
             listening,
-            Calls(self.handlers, access.remoting_guard()).answer,
+            Calls(self.handlers, at_once, access.remoting_guard()),
             network.certificates,
             client_auth=KEY in network.client_auth_ports,
         )

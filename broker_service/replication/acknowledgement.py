@@ -140,6 +140,11 @@ class Acknowledgements:
     def confirm_offset(self) -> int:
         return self.tracker.confirm_offset
 
+    @property
+    def makes_puts_wait(self) -> bool:
+        """True if a put waits for the disk or for a slave."""
+        return self.levels.sync_flush or self.levels.sync_master
+
     def change_levels(self, levels: AckLevels) -> None:
         """Sets the levels for later puts.  Records that consumers could see stay visible."""
         if levels.sync_master and not self.levels.sync_master:
@@ -156,7 +161,7 @@ class Acknowledgements:
 
     async def wait(self, end_offset: int, timeout_s: float) -> PutStatus:
         """Waits for a put that was just appended, up to `end_offset`; returns its status after `timeout_s` at most."""
-        if not (self.levels.sync_flush or self.levels.sync_master):
+        if not self.makes_puts_wait:
             return PutStatus.PUT_OK
         return await self._end_of(self.admit(end_offset, asyncio.get_running_loop().time(), timeout_s))
 

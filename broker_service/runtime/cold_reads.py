@@ -28,6 +28,15 @@ class Store(Protocol):
         """Reads the bytes of a Cold into memory; any thread may call it."""
 
 
+def read_at_once(store: Store, read_store: Callable[[], T]) -> T | None:
+    """Returns the result of `read_store`, or None if some of what it reads is not in memory."""
+    try:
+        with store.without_waiting({}):
+            return read_store()
+    except Cold:
+        return None
+
+
 async def read(store: Store, read_store: Callable[[], T]) -> T:
     """Returns the result of `read_store`, which is called again each time a thread has read missing places into memory.
 

@@ -11,7 +11,7 @@ from broker_service.access.remoting import REMOTING_RIGHTS, method_of
 from broker_service.access.users import User
 from broker_service.node.node import BrokerNode
 from testbed.polling import until
-from tests.remoting.test_clients import heartbeat
+from tests.remoting.test_clients import a_send, heartbeat
 from tests.support.access import ADMIN, KEYS, first_user
 from tests.support.brokers import running
 from tests.support.remoting import Client, port_of
@@ -56,6 +56,18 @@ async def test_who_has_not_signed_or_signs_wrong_gets_nothing(tmp_path: Path) ->
         counts = node.access_control.refusals.counts
         assert {service for _, service in counts} == {"Remoting"}
         assert {reason for reason, _ in counts} == {"unauthenticated", "bad_signature", "unknown_user"}
+
+
+async def test_each_of_the_requests_that_come_together_needs_its_right(tmp_path: Path) -> None:
+    async with running(tmp_path, remoting_port=0, **KEYS) as node:
+        await make_reader(node, Policy.parse("Topic:orders", ["Pub"]))
+        async with await Client.connect(port_of(node), ADMIN) as admin:
+            await admin.send("orders", b"0")
+            await admin.send("secrets", b"0")
+        async with await Client.connect(port_of(node), READER) as client:
+            sends = [a_send(topic, b"x") for topic in ("orders", "secrets", "orders")]
+            assert [one.code for one in await client.together(*sends)] == [0, NO, 0]
+        assert node.store.queues.end("orders", 0) == 3 and node.store.queues.end("secrets", 0) == 1
 
 
 async def test_a_user_may_do_what_its_policies_say(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from rocketsim_proto.remoting.frame import Form
 
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.errors import ConfigError
+from broker_service.modes import FlushDiskType
 from broker_service.put_result import PutStatus
 from broker_service.wire.remoting import members
 from testbed.polling import PATIENCE_S, until
@@ -71,6 +72,67 @@ async def test_the_messages_of_a_batch_keep_what_each_has_and_get_consecutive_of
             assert (found.body, found.flag) == (f"{number}".encode(), number)
             assert found.properties["UNIQ_KEY"] == f"U{number}"
         assert len(ids) == 3
+
+
+def a_send(topic: str, body: bytes, queue_id: int = 0, **properties: str) -> tuple[int, dict[str, object], bytes]:
+    encoded = "".join(f"{name}\x01{value}\x02" for name, value in properties.items())
+    given = {"a": "p", "b": topic, "c": "", "d": 4, "e": queue_id, "f": 0, "g": 1, "h": 0, "i": encoded}
+    return RequestCode.SEND_MESSAGE_V2, given, body
+
+
+@pytest.mark.parametrize("flush", FlushDiskType)
+async def test_sends_that_come_together_get_the_places_of_their_own_messages(
+    tmp_path: Path, flush: FlushDiskType
+) -> None:
+    async with remoting_broker(tmp_path, flush_disk_type=flush) as (node, client):
+        await client.send("orders", b"0")
+        await client.send("others", b"0")
+        batch = message_batch.encode(message_batch.BatchMessage(0, body, b"") for body in (b"2", b"3"))
+        many = {**a_send("orders", b"")[1], "m": "true"}
+        headers = await client.together(
+            a_send("orders", b"1", UNIQ_KEY="U1"),
+            (RequestCode.SEND_BATCH_MESSAGE, many, batch),
+            a_send("others", b"1"),
+            a_send("orders", b"0", queue_id=1),
+            a_send("orders", b"4", UNIQ_KEY="U4"),
+        )
+        assert [(one.fields["queueId"], one.fields["queueOffset"]) for one in headers] == [
+            *[("0", "1"), ("0", "2"), ("0", "1"), ("1", "0"), ("0", "4")]
+        ]
+        assert [one.fields.get("transactionId") for one in headers] == ["U1", None, None, None, "U4"]
+        stored = [
+            record.decode(node.store.log.record_at(record.parse_offset_message_id(offset_id)[2])).body
+            for one in headers
+            for offset_id in one.fields["msgId"].split(",")
+        ]
+        assert stored == [b"1", b"2", b"3", b"1", b"0", b"4"]
+
+
+async def test_sends_that_come_together_are_one_put_of_an_async_master(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with remoting_broker(tmp_path) as (node, client):
+        await client.send("orders", b"first")
+        puts, append = [], node.broker.append
+        monkeypatch.setattr(node.broker, "append", lambda batch, topic: puts.append(len(batch)) or append(batch, topic))
+        await client.together(*(a_send("orders", b"%d" % number) for number in range(9)))
+        assert puts == [9]
+
+
+async def test_a_send_that_is_refused_or_delayed_changes_no_send_that_comes_with_it(tmp_path: Path) -> None:
+    async with remoting_broker(tmp_path) as (node, client):
+        await client.send("orders", b"0")
+        headers = await client.together(
+            a_send("orders", b"1"),
+            a_send("orders", b"2", queue_id=99),
+            a_send("orders", b"3", DELAY="18"),
+            a_send("new", b"0"),
+            a_send("orders", b"4"),
+        )
+        assert [one.code for one in headers] == [0, ResponseCode.INVALID_PARAMETER, 0, 0, 0]
+        assert bodies_in((await client.pull("orders", 0))[1]) == [b"0", b"1", b"4"]
+        assert bodies_in((await client.pull("new", 0))[1]) == [b"0"]
+        assert node.store.queues.end("SCHEDULE_TOPIC_XXXX", 17) == 1
 
 
 async def test_what_a_send_is_refused_for(tmp_path: Path) -> None:

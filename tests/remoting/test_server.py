@@ -3,7 +3,7 @@
 import asyncio
 import socket
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -12,27 +12,48 @@ from rocketsim_proto.remoting.frame import HEAD, IS_ONE_WAY, Form, Header, encod
 
 from broker_service.errors import InvalidParameter
 from broker_service.runtime.remoting import server as module
-from broker_service.runtime.remoting.calls import Answer, Calls, Request
+from broker_service.runtime.remoting.calls import Answer, Calls, Outcome, Request
 from broker_service.runtime.remoting.memory_budget import MemoryBudget
 from broker_service.runtime.remoting.server import RemotingServer
 from testbed.polling import until
 from tests.support.remoting import Client, closed
 
-ECHO, HELD, WRONG, BROKEN, LARGE = 1, 2, 3, 4, 5
+ECHO, HELD, WRONG, BROKEN, LARGE, AT_ONCE = 1, 2, 3, 4, 5, 6
 
 
 class Answers:
     def __init__(self) -> None:
         self.held = asyncio.Event()
         self.holding = 0
+        self.begun: list[str] = []
+        self.at_once: list[int] = []  # how many requests came together
 
     async def echo(self, request: Request) -> Answer:
         return Answer(request.body, {"n": request.text("n", "")})
 
     async def hold(self, request: Request) -> Answer:
         self.holding += 1
+        self.begun.append("held")
         await self.held.wait()
         return Answer(b"late")
+
+    async def wait(self, request: Request) -> Answer:
+        self.begun.append(request.text("n"))
+        return Answer(fields=dict(request.fields))
+
+    def answer_at_once(self, requests: Sequence[Request]) -> Sequence[Outcome]:
+        self.at_once.append(len(requests))
+        return [self._outcome(request) for request in requests]
+
+    def _outcome(self, request: Request) -> Outcome:
+        match request.text("n"):
+            case "wrong":
+                return InvalidParameter("not so")
+            case "broken":
+                return ZeroDivisionError("here")
+            case number:
+                self.begun.append(number)
+                return Answer(fields={"n": number})
 
     async def wrong(self, request: Request) -> Answer:
         raise InvalidParameter("not so")
@@ -55,8 +76,10 @@ async def serving(**limits: Any) -> AsyncIterator[tuple[RemotingServer, Answers]
         WRONG: answers.wrong,
         BROKEN: answers.broken,
         LARGE: answers.large,
+        AT_ONCE: answers.wait,
     }
-    made = RemotingServer("remotingPort", [listening], Calls(handlers).answer)  # type: ignore[arg-type]
+    calls = Calls(handlers, {AT_ONCE: answers.answer_at_once})  # type: ignore[arg-type, dict-item]
+    made = RemotingServer("remotingPort", [listening], calls)
     running = asyncio.create_task(made.run())
     try:
         yield made, answers
@@ -97,6 +120,34 @@ async def test_an_answer_does_not_wait_for_those_of_requests_before_it() -> None
         assert not held.done()
         answers.held.set()
         assert (await held)[1] == b"late"
+
+
+async def test_requests_that_come_together_are_answered_without_a_task() -> None:
+    async with serving() as (made, answers), await Client.connect(made.port) as client:
+        headers = await client.together(*[(AT_ONCE, {"n": number}, b"") for number in range(5)], (ECHO, {"n": 5}, b""))
+        assert [header.fields["n"] for header in headers] == ["0", "1", "2", "3", "4", "5"]
+        assert answers.at_once == [5]
+        assert await client.refused(AT_ONCE, n="wrong") == 29
+        assert await client.refused(AT_ONCE, n="broken") == 1
+        answers.at_once = None  # type: ignore[assignment]  # so that the function itself fails
+        assert await client.refused(AT_ONCE, n=1) == 1
+
+
+async def test_requests_begin_in_their_order_even_if_the_first_one_has_to_wait() -> None:
+    async with serving() as (made, answers), await Client.connect(made.port) as client:
+        held = asyncio.create_task(client.together((HELD, {}, b""), (AT_ONCE, {"n": 1}, b"")))
+        await until(lambda: bool(answers.begun), "the first request has begun")
+        assert (await client.call(AT_ONCE, n=2))[0] == {"n": "2"}
+        assert answers.begun == ["held", "1", "2"]
+        answers.held.set()
+        assert [header.code for header in await held] == [0, 0]
+
+
+async def test_a_request_before_garbage_is_answered() -> None:
+    async with serving() as (made, _), connected(made.port) as (reader, writer):
+        writer.write(encode(Header(AT_ONCE, 7, fields={"n": "1"})) + GARBAGE["http"])
+        async with asyncio.timeout(60):
+            assert b'"opaque":7' in await reader.read()
 
 
 async def test_refusals_and_failures_are_answers_and_end_no_other_call(caplog: pytest.LogCaptureFixture) -> None:

@@ -44,6 +44,11 @@ class Commits:
         if broker.config.auto_create_subscription_group and not broker.is_slave:
             await broker.groups.make_for_consumer(name, broker.now_ms())
 
+    def has_group(self, name: str) -> bool:
+        """Returns True if `make_group` has nothing to do for this group."""
+        broker = self._broker
+        return name in broker.groups.entries or not broker.config.auto_create_subscription_group or broker.is_slave
+
     def group(self, name: str) -> SubscriptionGroup:
         """Returns the group of a consumer.  The caller must await `make_group` first."""
         return self._broker.groups.consuming(name, auto_create=self._broker.config.auto_create_subscription_group)

@@ -67,27 +67,50 @@ class PullPath:
             "How long it took to read the messages of a pull, without the time for which it waited for messages.",
         )
 
+    def pull_at_once(self, pull: Pull) -> Pulled | None:
+        """Does the same as `pull` if that needs no waiting.
+
+        Otherwise returns None, and has changed nothing: there is no message yet, the messages are not in memory, the
+        group must be created, or the filter is SQL92.
+        """
+        _check_limits(pull)
+        if not self._checks.has_group(pull.group):
+            return None
+        group = self._readable(pull)
+        selection = self._checks.selection_at_once(pull.sub_expression, pull.expression_type)
+        if selection is None:
+            return None
+        if (refused := self._refused(pull, group)) is not None:
+            return refused
+        began = self._broker.clock()
+        found = cold_reads.read_at_once(
+            self._broker.store, lambda: self._found(pull, pull.queue_offset, group, selection)
+        )
+        if found is None or (found.code is PullCode.PULL_NOT_FOUND and pull.suspend_s > 0):
+            return None
+        self.seconds.observe(self._broker.clock() - began)
+        self._commit(pull)
+        self._traffic.add((pull.topic, pull.group), found.count, len(found.records))
+        return found
+
     async def pull(self, pull: Pull) -> Pulled:
-        if pull.max_msg_nums < 0 or pull.max_msg_bytes < 0:
-            raise InvalidParameter(
-                f"a pull asks for {pull.max_msg_nums} messages and {pull.max_msg_bytes} bytes: "
-                "neither may be negative, and 0 stands for the broker's own limit"
-            )
+        _check_limits(pull)
         await self._checks.make_group(pull.group)
         group = self._readable(pull)
         selection = await self._checks.selection(pull.sub_expression, pull.expression_type)
-        if self._checks.is_refused_here():
-            return self._refused(pull)
-        if truncated := self._truncated(pull, group):
-            return truncated
+        if (refused := self._refused(pull, group)) is not None:
+            return refused
         deadline = self._broker.clock() + self._broker.hold_s(pull.suspend_s)
         pulled = await self._read(pull, pull.queue_offset, group, selection)
-        if pull.commit_offset is not None and not self._broker.is_slave:
-            self._commits.commit_on_pull(pull.group, pull.topic, pull.queue_id, pull.commit_offset)
+        self._commit(pull)
         if pulled.code is PullCode.PULL_NOT_FOUND:
             pulled = await self._held(pull, pulled, deadline, group, selection)
         self._traffic.add((pull.topic, pull.group), pulled.count, len(pulled.records))
         return pulled
+
+    def _commit(self, pull: Pull) -> None:
+        if pull.commit_offset is not None and not self._broker.is_slave:
+            self._commits.commit_on_pull(pull.group, pull.topic, pull.queue_id, pull.commit_offset)
 
     async def _held(
         self, pull: Pull, pulled: Pulled, deadline: float, group: SubscriptionGroup, selection: Selection
@@ -213,7 +236,10 @@ class PullPath:
             return False
         return pull.queue_offset <= self._broker.store.queues.end_at(pull.topic, pull.queue_id, log_end)
 
-    def _refused(self, pull: Pull) -> Pulled:
+    def _refused(self, pull: Pull, group: SubscriptionGroup) -> Pulled | None:
+        """Returns the answer of a broker that does not read for this pull; otherwise None."""
+        if not self._checks.is_refused_here():
+            return self._truncated(pull, group)
         min_offset, max_offset = self._broker.store.queues.bounds(pull.topic, pull.queue_id)
         return Pulled(
             code=PullCode.PULL_RETRY_IMMEDIATELY,
@@ -228,3 +254,11 @@ class PullPath:
         group = self._checks.group(pull.group)
         self._checks.check_queue(pull.topic, pull.queue_id)
         return group
+
+
+def _check_limits(pull: Pull) -> None:
+    if pull.max_msg_nums < 0 or pull.max_msg_bytes < 0:
+        raise InvalidParameter(
+            f"a pull asks for {pull.max_msg_nums} messages and {pull.max_msg_bytes} bytes: "
+            "neither may be negative, and 0 stands for the broker's own limit"
+        )

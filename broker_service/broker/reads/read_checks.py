@@ -7,7 +7,7 @@ from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.metadata.topics import PERM_READ
 from broker_service.broker.reads.commits import Commits
 from broker_service.broker.reads.push_subscriptions import PushSubscriptions
-from broker_service.broker.reads.selection import Selection, Selections
+from broker_service.broker.reads.selection import SQL92, Selection, Selections
 from broker_service.broker.reads.suggestion import ReadPolicy
 from broker_service.errors import InvalidParameter, NoPermission
 
@@ -33,6 +33,11 @@ class ReadChecks:
         """
         self._check_broker()
         await self._commits.make_group(name)
+
+    def has_group(self, name: str) -> bool:
+        """Returns True if `make_group` has nothing to do for this group."""
+        self._check_broker()
+        return self._commits.has_group(name)
 
     def group(self, name: str) -> SubscriptionGroup:
         """Returns the group.  Raises if the broker may not be read, if the group does not exist, or if the group's
@@ -60,6 +65,10 @@ class ReadChecks:
         """
         enabled = self._broker.config.enable_property_filter
         return await self._selections.of(sub_expression, expression_type, sql_enabled=enabled)
+
+    def selection_at_once(self, sub_expression: str, expression_type: str) -> Selection | None:
+        """Does the same as `selection`, but returns None for an SQL92 expression."""
+        return self._selections.by_tags(sub_expression, expression_type) if expression_type != SQL92 else None
 
     def check_pop(self, group: str, topic: str) -> None:
         """Raises if the group must not pop the topic, because it reads the topic with push consumers.  If the group has

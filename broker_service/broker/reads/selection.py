@@ -71,6 +71,11 @@ class Selections:
     def __init__(self) -> None:
         self._kept: OrderedDict[str, Selection | str] = OrderedDict()
 
+    @staticmethod
+    def by_tags(sub_expression: str, expression_type: str) -> Selection:
+        """Returns the selection that an expression of tags describes.  Raises as `of` does."""
+        return Selection(tags=tags_of(sub_expression, expression_type), entries=ENTRIES)
+
     async def of(self, sub_expression: str, expression_type: str, *, sql_enabled: bool) -> Selection:
         """Returns the selection that the expression of a subscription describes.
 
@@ -78,7 +83,7 @@ class Selections:
         but `sql_enabled` is False.
         """
         if expression_type != SQL92:
-            return Selection(tags=tags_of(sub_expression, expression_type), entries=ENTRIES)
+            return self.by_tags(sub_expression, expression_type)
         if not sql_enabled:
             raise FilterNotSupported(
                 "this broker does not filter by SQL92: its enablePropertyFilter is false (RocketMQ's default)"

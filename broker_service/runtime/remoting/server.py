@@ -1,11 +1,12 @@
 """RemotingServer accepts connections that speak RocketMQ's remoting protocol, and limits the memory and time they use.
 
 The server works on all requests of a connection at the same time, as RocketMQ does.  An answer carries the number of
-its request.
+its request.  All requests that have come together are handled together.  Those that need no waiting are answered at
+once, and each other request gets a task, which is a call.
 
-A request stays in memory until its call has ended.  All requests in memory together may use MAX_REQUEST_BYTES.  Large
-requests that are still arriving have a separate limit, MAX_ARRIVING_BYTES.  While a limit is reached, the server reads
-no further request that would exceed it.
+The request of a call stays in memory until the call has ended.  All requests of calls together may use
+MAX_REQUEST_BYTES.  Large requests that are still arriving have a separate limit, MAX_ARRIVING_BYTES.  While a limit is
+reached, the server reads no further request that would exceed it.
 
 Answers that clients have not read yet may use MAX_UNSENT_BYTES, and those of one connection MAX_UNSENT_BYTES_OF_ONE.
 A connection that would exceed a limit is closed.
@@ -25,15 +26,23 @@ import itertools
 import logging
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
-from rocketsim_proto.remoting.frame import HEAD, IS_ANSWER, IS_ONE_WAY, FrameError, Header, encode_without_body, lengths
+from rocketsim_proto.remoting.frame import (
+    HEAD,
+    IS_ANSWER,
+    IS_ONE_WAY,
+    FrameError,
+    Header,
+    encode_without_body,
+    lengths,
+)
 from rocketsim_proto.remoting.frame import decode_header as header_of
 
 from broker_service.runtime.certificates import Certificates
 from broker_service.runtime.figures import Figure, counter, gauge
-from broker_service.runtime.remoting.calls import Answer, Reply, Request, Unanswered
+from broker_service.runtime.remoting.calls import Answer, Calls, Reply, Request, Unanswered
 from broker_service.runtime.remoting.memory_budget import MemoryBudget
 from broker_service.runtime.server import HANDSHAKE_TIMEOUT_MS, host_port, most_connections
 from broker_service.store.files import open_file_limit
@@ -57,15 +66,15 @@ CHECK_TIMES_EVERY_S = 1.0
 SMALL_BYTES = 64 << 10
 SLOWEST_BYTES_S = 1 << 20  # the lowest rate at which a client may send a request
 ACCEPT_PAUSE_S = 1.0  # the pause after a failed accept, for example when the process has no file handles left
-
-Serve = Callable[[Request], Awaitable[Answer]]
+READ_BYTES = 2 * SMALL_BYTES  # asyncio's buffer of a connection holds about as many bytes
+WRITTEN_BYTES = 256 << 10  # bytes of answers that are written before the end of a turn
 
 
 class Connection:
     """One client's connection.
 
-    The frames of one turn of the event loop are written together at its end, because a write costs as much as all else
-    that an answer needs.
+    The frames of one turn of the event loop are written together at its end, or earlier if they have WRITTEN_BYTES,
+    because a write costs as much as all else that an answer needs.
     """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, now_s: float) -> None:
@@ -80,6 +89,7 @@ class Connection:
         self.peer = f"ipv6:{self.address}" if ":" in host else f"ipv4:{self.address}"
         self.calls: set[asyncio.Task[None]] = set()
         self.call_ended = asyncio.Event()
+        self.calls_to_begin = 0  # calls whose tasks have not run yet
         # the connection is closed at this time; None while calls are under way
         self.deadline_s: float | None = now_s + FIRST_S
         self.unsent_bytes = 0  # the unsent bytes that the last check found
@@ -102,7 +112,9 @@ class Connection:
         if not self._unwritten:
             asyncio.get_running_loop().call_soon(self._write)
         self._unwritten += pieces
-        self._unwritten_bytes += sum(map(len, pieces))
+        self._unwritten_bytes += len(pieces[0]) + len(body)
+        if self._unwritten_bytes >= WRITTEN_BYTES:
+            self._write()
 
     def _write(self) -> None:
         pieces, self._unwritten, self._unwritten_bytes = self._unwritten, [], 0
@@ -157,6 +169,36 @@ class Connection:
         self._writer.transport.abort()
 
 
+class Frames:
+    """The whole frames at the beginning of the bytes that have arrived.
+
+    `end` is the position where the whole frames end.  `next_size` is the size of the frame that begins there, or 0 if
+    too few of its bytes are known.  `error` is set if the bytes there are not a frame.
+    """
+
+    def __init__(self, arrived: bytes) -> None:
+        self.requests: list[tuple[Header, bytes, int]] = []  # header, body, size of the frame
+        self.end = self.next_size = 0
+        self.error: FrameError | None = None
+        try:
+            self._read(arrived)
+        except FrameError as error:
+            self.error = error
+
+    def _read(self, arrived: bytes) -> None:
+        while len(arrived) - self.end >= HEAD.size:
+            head_end = self.end + HEAD.size
+            form, header_bytes, body_bytes = lengths(arrived[self.end : head_end])
+            body_at = head_end + header_bytes
+            frame_end = body_at + body_bytes
+            if frame_end > len(arrived):
+                self.next_size = frame_end - self.end
+                return
+            header = header_of(form, arrived[head_end:body_at])
+            self.requests.append((header, arrived[body_at:frame_end], frame_end - self.end))
+            self.end = frame_end
+
+
 class RemotingServer:
     """The server of one port, or of several ports that clients use alike.  `port` is the first one.
 
@@ -167,7 +209,7 @@ class RemotingServer:
         self,
         key: str,
         listening: Sequence[socket.socket],
-        serve: Serve,
+        calls: Calls,
         certificates: Certificates | None = None,
         *,
         client_auth: bool = False,
@@ -175,7 +217,7 @@ class RemotingServer:
         self.port = int(listening[0].getsockname()[1])
         self._key = key
         self._listening = listening
-        self._serve = serve
+        self._calls = calls
         self._certificates = certificates
         self._client_auth = client_auth
         self._requests = MemoryBudget(MAX_REQUEST_BYTES)
@@ -311,52 +353,67 @@ class RemotingServer:
         return context
 
     async def _read(self, one: Connection) -> None:
-        """Reads the requests of a connection and starts their calls, until the connection ends."""
+        """Reads the requests of a connection, and answers them or begins their calls, until the connection ends."""
         loop = asyncio.get_running_loop()
+        arrived, is_begun = b"", False  # `is_begun` says that the time for the end of the first frame is set
         while not self._stopping:
-            if len(one.calls) >= MAX_CALLS_OF_ONE:
-                one.call_ended.clear()
-                await one.call_ended.wait()
-            head = await one.reader.readexactly(HEAD.size)
-            form, header_bytes, body_bytes = lengths(head)
-            size = header_bytes + body_bytes
-            one.deadline_s = loop.time() + FRAME_S + size / SLOWEST_BYTES_S
-            frame = await self._frame(one, size)
-            taken = size + REQUEST_OVERHEAD_BYTES
-            try:
-                header = header_of(form, frame[:header_bytes])
-                if header.is_answer:
-                    one.answered(header, frame[header_bytes:])
-                    self._requests.give_back(taken)
-                else:
-                    self._begin(one, Request(header, frame[header_bytes:], one), taken)
-            except BaseException:
-                self._requests.give_back(taken)
-                raise
-            one.deadline_s = None if one.calls else loop.time() + IDLE_S
+            frames = Frames(arrived)
+            if frames.end:
+                one.deadline_s = None
+                await self._handle(one, frames.requests)
+                arrived, is_begun = arrived[frames.end :], False
+                one.deadline_s = None if one.calls else loop.time() + IDLE_S
+            if frames.error is not None:
+                raise frames.error
+            if frames.next_size and not is_begun:
+                is_begun = True
+                one.deadline_s = loop.time() + FRAME_S + frames.next_size / SLOWEST_BYTES_S
+            if frames.next_size > SMALL_BYTES:
+                arrived += await self._rest_of_large(one, frames.next_size, frames.next_size - len(arrived))
+                continue
+            more = await one.reader.read(READ_BYTES)
+            if not more:
+                return
+            arrived += more
 
-    async def _frame(self, one: Connection, size: int) -> bytes:
-        """Reads the rest of a frame.  The method takes the frame's bytes from the budget of requests, and the caller
-        must give them back.
+    async def _rest_of_large(self, one: Connection, size: int, missing: int) -> bytes:
+        """Reads the missing bytes of a large frame.
 
-        Before a large frame is read, its bytes are taken from a separate budget, so that clients that do not finish
-        large frames do not delay small frames.
+        The bytes of the frame are taken from a separate budget, so that clients that do not finish large frames do not
+        delay small frames.
         """
-        if size <= SMALL_BYTES:
-            frame = await one.reader.readexactly(size)
-            await self._requests.take(size + REQUEST_OVERHEAD_BYTES)
-            return frame
         await self._arriving.take(size)
         try:
-            frame = await one.reader.readexactly(size)
-            await self._requests.take(size + REQUEST_OVERHEAD_BYTES)
+            return await one.reader.readexactly(missing)
         finally:
             self._arriving.give_back(size)
-        return frame
+
+    async def _handle(self, one: Connection, frames: Sequence[tuple[Header, bytes, int]]) -> None:
+        """Answers requests that need no waiting, begins the calls of the others, and passes the client's answers on."""
+        asked: list[tuple[Request, int]] = []  # with the sizes of the frames
+        for header, body, size in frames:
+            if header.is_answer:
+                one.answered(header, body)
+            else:
+                asked.append((Request(header, body, one), size))
+        requests = [request for request, _ in asked]
+        # The calls of earlier requests have to begin first.
+        answers = [None] * len(requests) if one.calls_to_begin else self._calls.answers_at_once(requests)
+        for request, answer in zip(requests, answers, strict=True):
+            if answer is not None:
+                self._send(one, request.header, answer)
+        for (request, size), answer in zip(asked, answers, strict=True):
+            if answer is None:
+                while len(one.calls) >= MAX_CALLS_OF_ONE:
+                    one.call_ended.clear()
+                    await one.call_ended.wait()
+                await self._requests.take(size + REQUEST_OVERHEAD_BYTES)
+                self._begin(one, request, size + REQUEST_OVERHEAD_BYTES)
 
     def _begin(self, one: Connection, request: Request, taken: int) -> None:
         task = asyncio.get_running_loop().create_task(self._answer(one, request), name="remoting-call")
         one.calls.add(task)
+        one.calls_to_begin += 1
 
         def ended(task: "asyncio.Task[None]") -> None:
             self._requests.give_back(taken)
@@ -370,8 +427,10 @@ class RemotingServer:
         task.add_done_callback(ended)
 
     async def _answer(self, one: Connection, request: Request) -> None:
-        answer = await self._serve(request)
-        asked = request.header
+        one.calls_to_begin -= 1
+        self._send(one, request.header, await self._calls.answer(request))
+
+    def _send(self, one: Connection, asked: Header, answer: Answer) -> None:
         if asked.is_one_way or not one.is_open:
             return
         header = Header(int(answer.code), asked.opaque, IS_ANSWER, answer.remark, answer.fields, "JAVA")

@@ -1,17 +1,20 @@
 """SendAnswers: appends messages that producers send in the remoting protocol, one by one or in batches."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import chain, islice, repeat
 
 from rocketsim_proto.records import record
 from rocketsim_proto.records.record import Record
 from rocketsim_proto.remoting import message_batch, send_fields
 from rocketsim_proto.remoting.codes import RequestCode, ResponseCode
+from rocketsim_proto.remoting.frame import Header
 
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.put import Placed, PutPath, RecordsSend
 from broker_service.errors import MessageIllegal
-from broker_service.put_result import Appended, PutStatus
-from broker_service.runtime.remoting.calls import Answer, Handlers, Request
+from broker_service.put_result import PutStatus
+from broker_service.runtime.remoting.calls import Answer, Handlers, HandlersAtOnce, Outcome, Request
 from broker_service.state.half_messages import PROPERTY_IMMUNITY_S, PROPERTY_PREPARED
 from broker_service.transactions.producers import remoting_client_id
 from broker_service.transactions.transactions import Transactions
@@ -29,6 +32,8 @@ _CODES = {
     PutStatus.FLUSH_SLAVE_TIMEOUT: ResponseCode.FLUSH_SLAVE_TIMEOUT,
     PutStatus.SLAVE_NOT_AVAILABLE: ResponseCode.SLAVE_NOT_AVAILABLE,
 }
+_SENDS = RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE
+_DELAYED = {record.PROPERTY_DELAY, record.PROPERTY_DELIVER_MS}
 _DELAYS_MS = {"TIMER_DELAY_SEC": 1000, "TIMER_DELAY_MS": 1}
 
 
@@ -45,28 +50,72 @@ class SendAnswers:
         self._turn = 0
 
     def handlers(self) -> Handlers:
-        codes = RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE
-        return dict.fromkeys(codes, self.send)
+        return dict.fromkeys(_SENDS, self.send)
+
+    def handlers_at_once(self) -> HandlersAtOnce:
+        return dict.fromkeys(_SENDS, self.send_at_once)
+
+    def send_at_once(self, requests: Sequence[Request]) -> Sequence[Outcome]:
+        """Appends the messages of sends that came together, with one put for each topic.  Delayed messages go alone."""
+        outcomes: list[Outcome] = [None] * len(requests)
+        if self._broker.acknowledgements.makes_puts_wait:
+            return outcomes
+        together: dict[tuple[str, int], list[tuple[int, RecordsSend]]] = {}  # topic, number of a delayed message or -1
+        for number, request in enumerate(requests):
+            try:
+                send, begins = self._send_of(request)
+            except Exception as error:
+                outcomes[number] = error
+            else:
+                if not begins:
+                    key = send.topic, number if _DELAYED & send.message.properties.keys() else -1
+                    together.setdefault(key, []).append((number, send))
+        for numbered in together.values():
+            found = self._appended([send for _, send in numbered])
+            for (number, _), outcome in zip(numbered, found, strict=True):
+                outcomes[number] = outcome
+        return outcomes
+
+    def _appended(self, sends: Sequence[RecordsSend]) -> Sequence[Outcome]:
+        """Appends sends to one topic with one put.  If the put is refused because of a message, appends each send with
+        a put of its own, so that only the send with that message is refused.
+        """
+        first = sends[0]
+        together = first if len(sends) == 1 else replace(first, records=[one for send in sends for one in send.records])
+        try:
+            placed = self._puts.append_at_once(together)
+        except MessageIllegal as error:
+            if len(sends) == 1:
+                return [error]
+            return [outcome for send in sends for outcome in self._appended([send])]
+        except Exception as error:
+            return [error] * len(sends)
+        if placed is None:
+            return [None] * len(sends)
+        for _ in sends:
+            self._puts.observe(placed)
+        return self._answers(sends, placed, PutStatus.PUT_OK)
 
     async def send(self, request: Request) -> Answer:
-        """Appends the messages of a request.  The field `batch`, not the request code, says if the body is a batch."""
-        code = request.header.code
-        if code != RequestCode.SEND_MESSAGE:
-            request.header.fields = send_fields.long_names(request.fields)
-        topic = request.text("topic")
-        records = self._records(request, topic)
-        send = RecordsSend(topic=topic, records=records, default_queue_nums=request.number("defaultTopicQueueNums", 0))
-        begins = records[0].properties.pop(PROPERTY_PREPARED, "") == "true"
-        if request.number("sysFlag", 0) & _TRANSACTION and not begins:
-            raise MessageIllegal(f"topic {topic}: sysFlag says transaction, but the property TRAN_MSG is missing")
+        """Appends the messages of a request, and waits until they are safe."""
+        send, begins = self._send_of(request)
         placed = await (self._begun(send, request.user) if begins else self._puts.append(send))
-        # a single record needs no entry for its size
-        sizes = [record.size_of(one) for one in records] if len(records) > 1 else [0]
-        status = await self._puts.safe(placed, SAFE_WAIT_S)
-        fields = self._fields(placed.appended, sizes)
-        if len(records) == 1 and (unique := records[0].properties.get(record.PROPERTY_UNIQ_KEY)):
-            fields["transactionId"] = unique
-        return put_answer(status, fields)
+        return self._answers([send], placed, await self._puts.safe(placed, SAFE_WAIT_S))[0]
+
+    def _send_of(self, request: Request) -> tuple[RecordsSend, bool]:
+        """Returns the messages of a request, and True if they begin a transaction.  The field `batch`, not the request
+        code, says if the body is a batch.
+        """
+        code = request.header.code
+        fields = request.fields if code == RequestCode.SEND_MESSAGE else send_fields.long_names(request.fields)
+        named = Request(Header(code, fields=fields), request.body, request.connection)
+        topic = named.text("topic")
+        records = self._records(named, topic)
+        send = RecordsSend(topic=topic, records=records, default_queue_nums=named.number("defaultTopicQueueNums", 0))
+        begins = records[0].properties.pop(PROPERTY_PREPARED, "") == "true"
+        if named.number("sysFlag", 0) & _TRANSACTION and not begins:
+            raise MessageIllegal(f"topic {topic}: sysFlag says transaction, but the property TRAN_MSG is missing")
+        return send, begins
 
     async def _begun(self, send: RecordsSend, user: str) -> Placed:
         """Begins a transaction with the only message of the send."""
@@ -134,17 +183,33 @@ class SendAnswers:
         self._turn += 1
         return self._turn % max(1, found.write_queue_nums) if found is not None else 0
 
-    def _fields(self, appended: Appended, sizes: Sequence[int]) -> dict[str, str]:
-        queue = appended.queues[0]
-        ids, number = [], 0
-        for commit_log_offset, count in appended.extents:
-            for size in sizes[number : number + count]:
-                ids.append(record.offset_message_id(self._broker.store_host, commit_log_offset))
-                commit_log_offset += size
-            number += count
-        return {
-            "msgId": ",".join(ids),
-            "queueId": str(queue.queue_id),
-            "queueOffset": str(queue.first_queue_offset),
-            **TRACING,
-        }
+    def _answers(self, sends: Sequence[RecordsSend], placed: Placed, status: PutStatus) -> list[Answer]:
+        """Returns the answers to sends that one put has stored."""
+        log_offsets, host = _log_offsets(placed), self._broker.store_host
+        queues = {queue.queue_id: queue.first_queue_offset for queue in placed.appended.queues}
+        (first_queue, *_) = queues
+        answers = []
+        for send in sends:
+            # the only message may wait for its delivery in a queue of another topic
+            queue_id = send.records[0].queue_id if len(sends) > 1 else first_queue
+            ids = [record.offset_message_id(host, offset) for offset in islice(log_offsets, len(send.records))]
+            fields = {
+                "msgId": ",".join(ids),
+                "queueId": str(queue_id),
+                "queueOffset": str(queues[queue_id]),
+                **TRACING,
+            }
+            queues[queue_id] += len(send.records)
+            if len(send.records) == 1 and (unique := send.message.properties.get(record.PROPERTY_UNIQ_KEY)):
+                fields["transactionId"] = unique
+            answers.append(put_answer(status, fields))
+        return answers
+
+
+def _log_offsets(placed: Placed) -> Iterator[int]:
+    """Yields the log offset of each record."""
+    sizes = chain(map(int, placed.sizes), repeat(0))
+    for log_offset, count in placed.appended.extents:
+        for size in islice(sizes, count):
+            yield log_offset
+            log_offset += size
