@@ -19,7 +19,7 @@ from broker_service.admin.volumes import TOTAL, Volume
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.metadata.topics import TopicConfig
-from broker_service.broker.reads.queue_lookup import QueueLookup
+from broker_service.broker.reads.queue_lookup import Bounds, QueueLookup
 from broker_service.config.properties import values_in
 from broker_service.errors import InvalidParameter, SubscriptionGroupNotExist
 from broker_service.names import is_internal_topic
@@ -142,15 +142,15 @@ class AdminAnswers:
         return Answer(to_json(body), {"totalTopicNum": str(len(table))})
 
     async def topic(self, request: Request) -> Answer:
-        return Answer(to_json(_topic_json(self._broker.topics.existing(request.text("topic")))))
+        return Answer(to_json(_topic_json(self._topic(request.text("topic")))))
 
     async def system_topics(self, request: Request) -> Answer:
         return Answer(to_json({"topicList": sorted(filter(is_internal_topic, self._broker.topics.entries))}))
 
     async def topic_status(self, request: Request) -> Answer:
         topic = request.text("topic")
-        if self._broker.lacks_retry_topic(topic):
-            return Answer(by_queue("offsetTable", self._name, ()))
+        lacks = self._broker.lacks_retry_topic(topic)
+        found = [Bounds(0, 0, 0)] if lacks else await self._queues.bounds(topic, ())
         entries = [
             (
                 topic,
@@ -161,7 +161,7 @@ class AdminAnswers:
                     "minOffset": one.min_offset,
                 },
             )
-            for one in await self._queues.bounds(topic, ())
+            for one in found
         ]
         return Answer(by_queue("offsetTable", self._name, entries))
 
@@ -242,8 +242,7 @@ class AdminAnswers:
         return Answer(by_queue("offsetTable", self._name, entries, consumeTps=tps))
 
     async def groups_of_topic(self, request: Request) -> Answer:
-        topic = request.text("topic")
-        self._broker.topics.existing(topic)
+        topic = self._topic(request.text("topic")).name
         read = self._broker.offsets.topics_by_group()
         return Answer(to_json({"groupList": sorted(group for group, topics in read.items() if topic in topics)}))
 
@@ -369,6 +368,10 @@ class AdminAnswers:
     @property
     def _name(self) -> str:
         return self._broker.config.broker_name
+
+    def _topic(self, name: str) -> TopicConfig:
+        """Returns a topic.  Tools see the retry topic of every group, even if it does not exist yet."""
+        return TopicConfig(name, 1, 1) if self._broker.lacks_retry_topic(name) else self._broker.topics.existing(name)
 
     def _tps(self, topic: str, group: str) -> float:
         """Returns how many messages per second the group was given in the last minute."""

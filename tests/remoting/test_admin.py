@@ -120,7 +120,6 @@ async def test_status_of_topics_and_progress_of_groups(tmp_path: Path) -> None:
         found = stats["offsetTable"][queue("orders", 1)]
         assert (found["brokerOffset"], found["consumerOffset"]) == (3, 2) and found["lastTimestamp"] > 0
         assert stats["consumeTps"] == 0.0
-        assert await client.json(RequestCode.GET_TOPIC_STATS_INFO, topic="%RETRY%readers") == {"offsetTable": {}}
         assert await client.json(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, topic="orders") == {"groupList": ["readers"]}
         assert await client.json(RequestCode.QUERY_TOPICS_BY_CONSUMER, group="readers") == {"topicList": ["orders"]}
         unknown = await client.refused(RequestCode.GET_CONSUME_STATS, consumerGroup="others")

@@ -372,6 +372,12 @@ async def test_a_retry_topic_that_does_not_exist_yet_is_empty_for_tools(tmp_path
             assert await client.call(code, timestamp=1, **queue) == ({"offset": "0"}, b"")
         header, records = await client.pull("%RETRY%readers", 0)
         assert (header.code, header.fields["nextBeginOffset"], records) == (ResponseCode.PULL_NOT_FOUND, "0", b"")
+        status = await client.json(RequestCode.GET_TOPIC_STATS_INFO, topic="%RETRY%readers")
+        assert [one["maxOffset"] for one in status["offsetTable"].values()] == [0]
+        config = await client.json(RequestCode.GET_TOPIC_CONFIG, topic="%RETRY%readers")
+        assert (config["topicName"], config["readQueueNums"], config["perm"]) == ("%RETRY%readers", 1, 6)
+        groups = await client.json(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, topic="%RETRY%readers")
+        assert groups == {"groupList": []}
         # A pull that would wait is refused, so that the client waits.
         header, _ = await client.pull("%RETRY%readers", 0, sysFlag=6, suspendTimeoutMillis=60_000)
         assert header.code == ResponseCode.TOPIC_NOT_EXIST
