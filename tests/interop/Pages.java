@@ -12,6 +12,8 @@ import org.apache.rocketmq.client.consumer.PullStatus;
 import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.client.trace.TraceContext;
+import org.apache.rocketmq.client.trace.TraceDataEncoder;
 import org.apache.rocketmq.common.MQVersion;
 import org.apache.rocketmq.common.MixAll;
 import org.apache.rocketmq.common.TopicConfig;
@@ -41,6 +43,7 @@ import org.apache.rocketmq.tools.command.CommandUtil;
     with the key `key0`. */
 public class Pages {
     private static final String ADDED = "added-by-a-form";
+    private static final String TRACES = "RMQ_SYS_TRACE_TOPIC";
     private static final long TIMEOUT_MS = 20_000;
 
     private interface Page {
@@ -106,6 +109,8 @@ public class Pages {
         show("messages by time", shown -> shown.put("messages", messagesByTime(topic)));
         show("messages by key", shown -> shown.put("messages", views(messagesByKey())));
         show("message by id", this::showMessage);
+        show("message trace", this::showTrace);
+        show("retry topic", this::showRetryTopic);
         show("dead letters", shown -> shown.put("messages", deadLetters(popping)));
         show("no dead letters", shown -> shown.put("messages", deadLetters(committing)));
         show("producers", this::showProducers);
@@ -249,15 +254,12 @@ public class Pages {
     }
 
     private void send(Map<String, Object> shown) throws Exception {
-        DefaultMQProducer producer = at(new DefaultMQProducer(MixAll.SELF_TEST_PRODUCER_GROUP), "send");
+        DefaultMQProducer producer = at(new DefaultMQProducer(MixAll.SELF_TEST_PRODUCER_GROUP, true, TRACES), "send");
         producer.start();
-        try {
-            SendResult sent = producer.send(new Message(topic, "sent", "sent-key", bytes("from the page")));
-            sentId = sent.getMsgId();
-            shown.put("status", sent.getSendStatus().name());
-        } finally {
-            producer.shutdown();
-        }
+        SendResult sent = producer.send(new Message(topic, "sent", "sent-key", bytes("from the page")));
+        sentId = sent.getMsgId();
+        shown.put("status", sent.getSendStatus().name());
+        // The producer stays open, because it sends its traces in the background.
     }
 
     private static byte[] bytes(String text) {
@@ -398,6 +400,30 @@ public class Pages {
                 for (MessageTrack track : admin.messageTrackDetail(message)) tracks.put(track.getConsumerGroup(), track.getTrackType().name());
                 shown.put(view(message), tracks);
             }
+    }
+
+    /** Shows the traces of the message that the page `topic send` has sent. */
+    private void showTrace(Map<String, Object> shown) throws Exception {
+        for (long until = System.currentTimeMillis() + TIMEOUT_MS; ; Thread.sleep(100))
+            try {
+                List<String> traces = new ArrayList<>();
+                for (MessageExt found : admin.queryMessage(TRACES, sentId, 64, 0, System.currentTimeMillis()).getMessageList())
+                    for (TraceContext one : TraceDataEncoder.decoderFromTraceDataString(new String(found.getBody(), StandardCharsets.UTF_8)))
+                        traces.add(one.getTraceType() + " " + one.getGroupName() + " " + one.getTraceBeans().get(0).getKeys());
+                shown.put("traces", traces);
+                return;
+            } catch (MQClientException missing) {
+                if (System.currentTimeMillis() > until) throw missing;
+            }
+    }
+
+    /** Shows the messages of a retry topic that is in the list of topics.  The page pulls even if the bounds are equal. */
+    private void showRetryTopic(Map<String, Object> shown) throws Exception {
+        String retries = MixAll.getRetryTopic(committing);
+        shown.put("is listed", admin.fetchAllTopicList().getTopicList().contains(retries));
+        shown.put("messages", messagesByTime(retries));
+        for (MessageQueue queue : reader.fetchSubscribeMessageQueues(retries))
+            shown.put("status", reader.pull(queue, "*", reader.searchOffset(queue, 0), 32).getPullStatus().name());
     }
 
     private List<String> deadLetters(String group) throws Exception {

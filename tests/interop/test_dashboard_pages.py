@@ -7,6 +7,7 @@ The dashboard itself is not on Maven Central.  `./run test --interop` runs this 
 import json
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from rocketsim_client.admin_model import SubscriptionGroupConfig
 from testbed.polling import PROCESS_PATIENCE_S, wait_until
 from testbed.processes import Processes
 from testbed.real_rocketmq import NEWEST, free_port, rocketmq_jars, run_java
+from tests.interop.programs import MqAdmin
 
 pytestmark = [
     pytest.mark.long,
@@ -25,6 +27,11 @@ pytestmark = [
 ]
 PROGRAM = Path(__file__).parent / "Pages.java"
 QUEUES = [MessageQueue("orders", "broker-a", queue_id) for queue_id in (0, 0, 0, 0, 1, 1)]  # of each message
+KEYS = {
+    "authenticationEnabled": True,
+    "initAuthenticationUser": '{"username":"admin","password":"4dm1n"}',
+    "innerClientAuthenticationCredentials": '{"accessKey":"broker","secretKey":"1nner"}',
+}
 POLICY = {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [1000, 7000]}}
 
 
@@ -84,6 +91,37 @@ def test_each_page_of_the_dashboard_shows_what_is_on_our_pair(tmp_path: Path) ->
     check_messages(pages)
 
 
+def test_mqadmin_and_so_the_dashboard_change_users_and_permissions_of_our_pair(tmp_path: Path) -> None:
+    name_server = f"127.0.0.1:{free_port()}"
+    user = json.loads(KEYS["initAuthenticationUser"])
+
+    def run(command: str) -> list[list[str]]:
+        printed = tools.run(f"{command} -n {name_server} -c DefaultCluster")
+        return [line.split() for line in printed.splitlines() if line.split() and line[0] != "#"]
+
+    with Processes(tmp_path) as processes, closing(MqAdmin(NEWEST, tmp_path / "mqadmin")) as tools:
+        (tmp_path / "mqadmin" / "conf").mkdir()
+        keys = f"accessKey: {user['username']}\nsecretKey: {user['password']}\n"
+        (tmp_path / "mqadmin" / "conf" / "tools.yml").write_text(keys)
+        namesrv = processes.start_namesrv(remotingPort=name_server.rpartition(":")[2], **KEYS)
+        master, _ = processes.start_pair("broker-a", namesrv, remotingPort=0, authorizationEnabled=True, **KEYS)
+        wait_until(lambda: "writable" in master.log(), "the master takes writes")
+        wait_until(lambda: len(run("clusterList")) == 2, "both brokers are registered")
+        assert len(run("createUser -u reader -p r34der -t Normal")) == 2, "mqadmin asks master and slave"
+        run("updateUser -u reader -s disable")
+        assert ["reader", "null", "Normal", "disable"] in run("listUser")
+        run("createAcl -s User:reader -r Topic:orders*,Group:readers -a Pub,Sub -i 10.0.0.0/8 -d Allow")
+        run("updateAcl -s User:reader -r Group:readers -a Sub -d Deny")
+        assert run("listAcl -s reader")[:2] == [
+            ["User:reader", "Custom", "Topic:orders*", "[Pub,", "Sub]", "[10.0.0.0/8]", "Allow"],
+            ["User:reader", "Custom", "Group:readers", "[Sub]", "[]", "Deny"],
+        ]
+        run("deleteAcl -s User:reader -r Group:readers")
+        assert [row[2] for row in run("getAcl -s User:reader") if row[0] == "User:reader"] == ["Topic:orders*"]
+        run("deleteUser -u reader")
+        assert [row[0] for row in run("listUser") if "null" in row] == [user["username"]]
+
+
 def check_cluster_and_topics(pages: dict[str, Any]) -> None:
     assert pages["cluster"]["clusters"] == {"north": ["broker-a"]}
     brokers = pages["cluster"]["brokers"]
@@ -140,5 +178,7 @@ def check_messages(pages: dict[str, Any]) -> None:
     assert pages["messages by key"] == {"messages": [sent[0]]}
     consumed = {"poppers": "CONSUMED", "readers": "CONSUMED"}
     assert pages["message by id"] == {sent[0]: consumed, page: consumed | {"poppers": "NOT_CONSUME_YET"}}
+    assert pages["message trace"] == {"traces": ["Pub SELF_TEST_P_GROUP sent-key"]}
+    assert pages["retry topic"] == {"is listed": True, "messages": [], "status": "NO_NEW_MSG"}
     assert pages["dead letters"] == {"messages": [sent[5]]}
     assert pages["no dead letters"] == {"messages": []}
