@@ -14,7 +14,7 @@ from typing import Any
 from rocketsim_client.aio.blocking_calls import BlockingCalls, Closing, arguments_of, wake
 from rocketsim_client.consuming.consumer import BATCH, Consumer
 from rocketsim_client.consuming.poller import POLL_S, Poller
-from rocketsim_client.errors import ClientClosed, InvalidParameter
+from rocketsim_client.errors import ClientClosed, InvalidParameter, RocketSimError
 from rocketsim_client.model import CommitStatus
 from rocketsim_client.received_message import ReceivedMessage
 
@@ -126,8 +126,8 @@ class AsyncConsumer:
                 await asyncio.wait([waiter], timeout=patience_s)
         finally:
             self._waiters.discard(waiter)
-        if asked.done() and not asked.cancelled():
-            asked.result()
+        if asked.done() and not asked.cancelled() and (error := asked.exception()) is not None:
+            raise error.again() if isinstance(error, RocketSimError) else error
         return asked.done() or not waiter.done()
 
     def _wake_in(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import threading
+import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ from rocketsim_client import (
     Message,
     MessageIllegal,
     MessageQueue,
+    NoRoute,
     Producer,
     PullConsumer,
     PullStatus,
@@ -472,3 +474,13 @@ async def test_a_close_ends_pulls_and_waits_for_commits(broker: BrokerThread) ->
     await refused(consumer.bounds("T"), ClientClosed)
     assert broker.cluster is not None
     assert broker.cluster.committed("pull", [QUEUE]) == {QUEUE: 1}
+
+
+async def test_each_task_that_receives_gets_an_error_with_a_traceback_of_its_own(broker: BrokerThread) -> None:
+    """One error that all tasks raise would have a traceback of thousands of lines."""
+    async with AsyncConsumer("", "g", "Unknown", cluster=broker.cluster, timeout_s=PATIENCE_S) as consumer:
+        receives = (consumer.receive(timeout_s=PATIENCE_S) for _ in range(10))
+        errors = await asyncio.gather(*receives, return_exceptions=True)
+    assert {type(error) for error in errors} == {NoRoute}
+    lengths = {len(list(traceback.walk_tb(error.__traceback__))) for error in errors if isinstance(error, NoRoute)}
+    assert len(set(map(id, errors))) == 10 and max(lengths) < 10
