@@ -49,7 +49,8 @@ class GrpcRoutes:
             return self._name_servers.ask(ask)
         except TopicNotExist as error:
             raise NoRoute(
-                f"no name server knows a broker with topic {topic!r}: it does not exist, or none of its brokers runs",
+                f"no name server knows a broker with topic {topic!r}: none of its brokers runs, or it does not exist"
+                f" (create it with: rocketsim admin updateTopic -t {topic})",
                 address=error.address,
             ) from error
 
