@@ -11,7 +11,7 @@ import asyncio
 import signal
 import sys
 
-from rocketsim_client import Message, ReceivedMessage
+from rocketsim_client import Message, ReceivedMessage, RocketSimError
 from rocketsim_client.aio import AsyncConsumer, AsyncProducer
 
 TASKS = 10
@@ -22,9 +22,18 @@ async def invoice(order: ReceivedMessage, producer: AsyncProducer, topic: str) -
     await producer.send(Message.json(topic, {"order": value["id"], "total": value["price"]}, keys=str(value["id"])))
 
 
+async def receive(consumer: AsyncConsumer) -> list[ReceivedMessage]:
+    try:
+        return await consumer.receive(1, timeout_s=1)
+    except RocketSimError as error:  # no broker answers, or the topic does not exist
+        print("no order can be read:", error, flush=True)
+        await asyncio.sleep(3)
+        return []
+
+
 async def work(consumer: AsyncConsumer, producer: AsyncProducer, topic: str, stop: asyncio.Event) -> None:
     while not stop.is_set():
-        for order in await consumer.receive(1, timeout_s=1):
+        for order in await receive(consumer):
             try:
                 await invoice(order, producer, topic)
             except Exception as error:

@@ -1,6 +1,6 @@
 """Delayed jobs: sends reminders that are delivered later, and runs each when it arrives.
 
-    python examples/delayed_jobs.py 127.0.0.1:9876 TopicTest 5
+    python examples/delayed_jobs.py 127.0.0.1:9876 Jobs 5
 
 `deliver_at` is the time of the delivery, at most three days from now.  `delay_level` is the number of an entry in the
 broker's list of delays: 1 means one second, and 18 means two hours.

@@ -25,15 +25,19 @@ async def pack(consumer: AsyncConsumer, packed: list[str]) -> None:
     while True:
         try:
             async for message in consumer:
-                packed.append(message.json()["id"])
-                await consumer.ack(message)
+                try:
+                    packed.append(message.json()["id"])
+                except Exception:
+                    await consumer.nack(message)  # after too many failures it goes to the topic %DLQ%packers
+                else:
+                    await consumer.ack(message)
         except RocketSimError:
             await asyncio.sleep(1)  # no broker answers
 
 
 @asynccontextmanager
 async def clients(app: FastAPI) -> AsyncIterator[None]:
-    address, topic = os.environ["NAMESRV_ADDR"], os.environ.get("TOPIC", "TopicTest")
+    address, topic = os.environ["NAMESRV_ADDR"], os.environ.get("TOPIC", "Orders")
     app.state.topic, app.state.packed = topic, []
     async with AsyncProducer(address) as app.state.producer, AsyncConsumer(address, "packers", topic) as consumer:
         packing = asyncio.create_task(pack(consumer, app.state.packed))

@@ -1,6 +1,6 @@
 """An outbox: sends orders that must reach a broker, even if no broker is available now.
 
-    python examples/outbox.py 127.0.0.1:9876 TopicTest outbox-folder 7 8 9
+    python examples/outbox.py 127.0.0.1:9876 Orders outbox-folder 7 8 9
 
 If no broker takes an order, its status is SPOOLED.  A spooled order waits in the folder on this machine's disk, until
 this process, or a later one with the same folder, can send it.

@@ -1,6 +1,6 @@
 """A transaction: readers see the message if, and only if, the database has committed the payment.
 
-    python examples/transaction.py 127.0.0.1:9876 TopicTest payments.db 7
+    python examples/transaction.py 127.0.0.1:9876 Payments payments.db 7
 
 If the process dies after the commit of the database and before that of the message, the broker asks the `checker` of
 the next process, which looks for the payment in the database.

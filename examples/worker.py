@@ -1,6 +1,6 @@
 """A worker: consumes JSON messages of a topic, and acknowledges each one when the work for it is done.
 
-    python examples/worker.py 127.0.0.1:9876 TopicTest
+    python examples/worker.py 127.0.0.1:9876 Orders
 
 Several workers that run at the same time share the messages of their group.  A worker that gets SIGTERM ends after it
 has finished its present message.
@@ -11,7 +11,7 @@ import sys
 import threading
 from typing import Any
 
-from rocketsim_client import Consumer
+from rocketsim_client import Consumer, RocketSimError
 
 
 def work(order: Any) -> None:
@@ -24,7 +24,12 @@ def main(name_server: str, topic: str) -> None:
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     with Consumer(name_server, "workers", topic, max_in_flight=100) as consumer:
         while not stop.is_set():
-            message = consumer.poll(timeout_s=1)
+            try:
+                message = consumer.poll(timeout_s=1)
+            except RocketSimError as error:  # no broker answers, or the topic does not exist
+                print("no order can be read:", error, flush=True)
+                stop.wait(3)
+                continue
             if message is None:
                 continue
             try:
