@@ -1,9 +1,10 @@
 """Hooks for MkDocs, which builds the documentation site (mkdocs.yml).
 
 The documents are written for a code host, where a link can lead to any file of the repository. The site has only the
-documents, so a link to a document leads to its page, and a link to any other file becomes plain text.  If the words of
-a link are the name of a file, the site shows the title of the page or section in its place.  The tables of options,
-keys, commands, metrics and names are made from the code.
+documents, and copies of the files in conf/, deploy/ and examples/.  A link to a document leads to its page, a link to
+one of these files leads to its copy, and a link to any other file becomes plain text.  If the words of a link are the
+name of a document, the site shows the title of the page or section in their place.  The tables of options, keys,
+commands, metrics and names are made from the code.
 """
 
 import hashlib
@@ -28,6 +29,8 @@ PAGES = {
     "examples/README.md": "examples.md",
 }
 DOCUMENTS = {page: document for document, page in PAGES.items()}
+# Folders whose files the site has, in `files/`, for readers without a checkout.
+COPIED = ("conf", "deploy", "examples")
 # Pages without a table of contents, because their tables are wide.
 WIDE = ("configuration.md", "every-option.md", "every-metric.md")
 MERMAID = re.compile(r"^```mermaid\n(.*?)^```$", re.M | re.S)
@@ -35,10 +38,13 @@ LINK = re.compile(r"(!?)\[((?:[^][]|\[[^]]*\])*)\]\(([^)\s]+)\)")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Adds the documents outside of docs/ to the site."""
+    """Adds the documents outside of docs/ and the copies of files to the site."""
     root = Path(config.docs_dir).parent
     for document, page in PAGES.items():
         files.append(File.generated(config, page, content=(root / document).read_text()))
+    for path in (path for folder in COPIED for path in sorted((root / folder).rglob("*"))):
+        if path.is_file() and path.suffix not in (".md", ".pyc"):
+            files.append(File.generated(config, f"files/{path.relative_to(root)}", content=path.read_bytes()))
     return files
 
 
@@ -97,6 +103,8 @@ def site_links(text: str, document: str, root: Path) -> str:
             return f"{image}[{words}]({PAGES[linked]}{fragment})"
         if linked.startswith("docs/"):
             return f"{image}[{words}]({linked.removeprefix('docs/')}{fragment})"
+        if linked.split("/")[0] in COPIED and (root / linked).is_file():
+            return f"{image}[{words}](files/{linked})"
         return words if (root / linked).exists() else found[0]
 
     return LINK.sub(link, text)

@@ -68,6 +68,11 @@ def test_the_reference_has_everything_that_the_code_has(pages: dict[str, str]) -
     assert [name for name in programs if f'id="{name.replace(".", "")}"' not in pages["examples.html"]] == []
 
 
+def test_readers_without_a_checkout_find_the_files_of_the_how_to_pages(pages: dict[str, str]) -> None:
+    for page, file in [("monitoring", "prometheus/rules.yml"), ("deploy", "systemd/rocketsim-namesrv.service")]:
+        assert re.search(rf'href="?files/deploy/{file}', pages[f"{page}.html"]), (page, file)
+
+
 def test_what_is_broken_fails_the_build_by_name(tmp_path: Path) -> None:
     """The test builds one page with all mistakes, because every build takes seconds."""
     mistakes = {

@@ -2,6 +2,7 @@
 
 import io
 import logging
+import re
 import stat
 import sys
 from collections.abc import Iterator
@@ -29,6 +30,7 @@ from rocketsim_client import (
     Unreachable,
 )
 from testbed.polling import wait_until
+from testbed.processes import ROOT
 from tests.support.access import ADMIN, KEYS
 from tests.support.broker_thread import BrokerThread, broker_thread
 
@@ -218,7 +220,9 @@ def rocketsim(*arguments: str, stdin: str = "", **environment: str) -> tuple[int
 
 def test_the_command_line_has_its_keys_from_the_environment_or_a_file(broker: BrokerThread, tmp_path: Path) -> None:
     tools = tmp_path / "tools.yml"
-    tools.write_text(f'# of RocketMQ\naccessKey: {ADMIN.access_key}\nsecretKey: "{ADMIN.secret_key}"\n')
+    (documented,) = re.findall(r"^```yaml\n(.*?)^```", (ROOT / "docs/client.md").read_text(), re.M | re.S)
+    assert f"accessKey: {ADMIN.access_key}\n" in documented
+    tools.write_text("# of RocketMQ\n" + documented.replace("...", f'"{ADMIN.secret_key}"'))
     tools.chmod(0o600)
     environment = {ACCESS_KEY: ADMIN.access_key, SECRET_KEY: ADMIN.secret_key}
     at = ("-b", broker.node.address)

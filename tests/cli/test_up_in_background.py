@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -18,8 +19,13 @@ from rocketsim_cli.cluster_directory import ClusterDirectory, Member, RunningClu
 from rocketsim_cli.running_process import RunningProcess
 from rocketsim_console.changes import TOKEN
 from testbed.polling import PROCESS_PATIENCE_S, wait_until
+from testbed.processes import ROOT
 
 pytestmark = pytest.mark.cluster
+
+
+FIRST_STEPS = re.findall(r"^```sh\nrocketsim (.*)\n```", (ROOT / "docs/start.md").read_text(), re.M)
+UP, PRODUCE, DOWN, _ = (command.split() for command in FIRST_STEPS)  # the last one is doctor
 
 
 class CommandLine:
@@ -72,13 +78,13 @@ def rows_of(line: CommandLine, *arguments: str) -> list[dict[str, Any]]:
 
 
 def test_a_cluster_runs_in_the_background_until_down(line: CommandLine) -> None:
-    said = line.output("up", "--detach", "--topic", "Ready")
+    said = line.output(*UP, "--topic", "Ready")
     cluster = line.default.load()
     assert cluster is not None and cluster.is_ready
     name_server = next(member.address for member in cluster.members if member.role == "name server")
     assert f"export NAMESRV_ADDR={name_server} " in said and "`rocketsim down` ends it" in said
     assert os.getsid(cluster.supervisor.pid) == cluster.supervisor.pid != os.getsid(0)
-    line.output("produce", "-n", name_server, "-t", "Ready", "hello")
+    line.output(*({"127.0.0.1:9876": name_server, "TopicTest": "Ready"}.get(word, word) for word in PRODUCE))
 
     rows = rows_of(line)
     assert [row["role"] for row in rows if row["role"] != "console"] == ["supervisor", "name server", "master", "slave"]
@@ -104,7 +110,7 @@ def test_a_cluster_runs_in_the_background_until_down(line: CommandLine) -> None:
     start_again(rows[-1]["address"], slave["address"])
     wait_until(lambda: {row["state"] for row in rows_of(line)} == {"running"}, "the new process is shown")
 
-    assert "are deleted" in line.output("down")
+    assert "are deleted" in line.output(*DOWN)
     assert cluster.running() == [] and list(line.default.folder.iterdir()) == []
     assert "no cluster runs in" in line.output("down")
     assert "no cluster runs in" in line.error("status")

@@ -13,7 +13,7 @@ from tests.support import configuration_table
 from tests.support.configuration_table import with_tables
 
 DOCUMENT = configuration_table.DOCUMENT.with_name("commands.md")
-DOCUMENTS = sorted(DOCUMENT.parent.glob("*.md"))
+DOCUMENTS = [*sorted(DOCUMENT.parent.glob("*.md")), DOCUMENT.parents[1] / "README.md"]
 
 
 def test_the_tables_of_keys_are_those_of_the_code():

@@ -44,6 +44,16 @@ def test_promtool_passes(words: tuple[str, ...]) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@needs_promtool
+def test_prometheus_accepts_the_query_of_the_document(tmp_path: Path) -> None:
+    text = (DEPLOY.parent / "docs/monitoring.md").read_text()
+    (query,) = re.findall(r"^```\n(rocketmq_.*?)\n```", text, re.M | re.S)
+    file = tmp_path / "rules.yml"
+    file.write_text(json.dumps({"groups": [{"name": "g", "rules": [{"record": "of:the:master", "expr": query}]}]}))
+    done = subprocess.run(["promtool", "check", "rules", file], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_each_alert_is_tested_to_fire_and_to_clear() -> None:
     asked: dict[str, list[bool]] = {}
     for one in yaml.safe_load((RULES.parent / "rules_test.yml").read_text())["tests"]:

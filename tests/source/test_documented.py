@@ -2,18 +2,21 @@
 
 import ast
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rocketsim_client import Admin, Message
+from rocketsim_client import Admin, Message, MessageQueue
 from rocketsim_source.options.option_values import OptionError, option_names
+from rocketsim_source.options.positions import positions
 from rocketsim_source.options.sink_options import SinkOptions, sink_options
 from rocketsim_source.options.source_options import SourceOptions, source_options
 from testbed.polling import wait_until
 from tests.source.bench import TIMEOUT_S, Bench
+from tests.support.command_line import CommandLine
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = {
@@ -87,7 +90,18 @@ def finish(query: Any) -> None:
 
 @pytest.mark.spark
 @pytest.mark.cluster
-def test_the_snippets_of_the_documents_run(pair: Bench, snippets: Callable[[str, str], dict[str, Any]]) -> None:
+def test_the_snippets_of_the_documents_run(
+    pair: Bench,
+    snippets: Callable[[str, str], dict[str, Any]],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)  # a snippet sets it
+    snippets("Before the first query", "python")
+    line = CommandLine(capsys, monkeypatch, **{"localhost:9876": pair.name_server.address, "telemetry": "before"})
+    (commands,) = re.findall(r"^```sh\n(.*?)^```$", section("Before the first query"), re.M | re.S)
+    assert line.run(commands).count("SEND_OK") == 20 == pair.batch("before").count()
+
     found = snippets("First queries", "python")
     upper = pair.batch("telemetry-upper").collect()
     assert {bytes(row.body) for row in upper} == {b"READING %d" % number for number in range(20)}
@@ -145,6 +159,14 @@ def test_the_recipe_drops_copies_in_different_batches_and_forgets_ids_behind_the
     assert run() == [0, 1, 2]
     send()  # as a repeated batch does: the same ids, but other offsets and store times
     assert run() == []
+
+
+def test_the_offsets_of_the_document_are_read() -> None:
+    (written,) = re.findall(r"^```json\n(.*?)^```", DOCUMENTS["spark.md"], re.M | re.S)
+    found = positions(written)
+    queues = MessageQueue("TopicA", "broker-a", 0), MessageQueue("TopicA", "broker-a", 7)
+    queues += MessageQueue("TopicA", "broker-b", 0), MessageQueue("TopicB", "broker-c", 0)
+    assert [found.at(queue) for queue in queues] == [(23,), ("latest",), ("earliest",), ("committed", "earliest")]
 
 
 # --- the tables -------------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """rocketsim_testing on real processes: the pair, its pytest fixtures, and that it leaves nothing behind."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,22 +17,25 @@ from testbed.processes import ROOT
 
 pytestmark = pytest.mark.cluster
 
-USER_TESTS = """
-from rocketsim_client import Message, Producer, SendStatus
+(EXAMPLE,) = re.findall(r"^```py\n(.*?)^```", (ROOT / "docs/client.md").read_text(), re.M | re.S)  # kills the master
+
+USER_TESTS = f"""{EXAMPLE}
+
+import pytest
+from rocketsim_client import SendStatus
 
 topics, masters = [], []
 
 
-def test_the_master_is_killed(rocketsim_pair, rocketsim_topic):
+@pytest.fixture(autouse=True)
+def before_the_test(rocketsim_pair, rocketsim_topic):
     topics.append(rocketsim_topic)
     masters.append(rocketsim_pair.master_address)
-    rocketsim_pair.kill_master()
-    rocketsim_pair.promote()
 
 
 def test_the_next_test_has_a_whole_pair_and_a_topic_of_its_own(rocketsim_pair, rocketsim_topic):
-    assert rocketsim_topic not in topics
-    assert masters == [rocketsim_pair.slave_address]
+    assert topics[0] != topics[1] == rocketsim_topic
+    assert masters == [rocketsim_pair.slave_address, rocketsim_pair.master_address]
     with Producer(rocketsim_pair.name_server, timeout_s=60) as producer:
         assert producer.send(Message(rocketsim_topic, b"x")).send_status == SendStatus.SEND_OK
 
