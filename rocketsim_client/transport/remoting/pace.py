@@ -12,13 +12,14 @@ class Pace:
         self._free_at = 0.0
         self._lock = threading.Lock()
 
-    def wait(self, pulls: int) -> None:
-        """Waits until `pulls` more pulls may be sent."""
+    def wait(self, pulls: int) -> float:
+        """Waits until `pulls` more pulls may be sent.  Returns for how many seconds it has waited."""
         if not self._per_second:
-            return
+            return 0.0
         with self._lock:
             now = time.monotonic()
             begins = max(now, self._free_at)
             self._free_at = begins + pulls / self._per_second
         if begins > now:
             time.sleep(begins - now)
+        return begins - now

@@ -4,6 +4,7 @@ import re
 import struct
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import takewhile
 
 from rocketsim_proto.records.framing import walk_sizes
 from rocketsim_proto.records.record import MIN_SIZE, RecordError
@@ -16,6 +17,7 @@ from rocketsim_client.errors import (
     CallTimeout,
     GroupNotExist,
     NotSupported,
+    RocketSimError,
     ServiceNotAvailable,
 )
 from rocketsim_client.model import (
@@ -119,14 +121,20 @@ class RemotingReads:
         read_in: Mapping[tuple[str, int], LogEpoch] | None = None,
     ) -> Iterator[PullFrame]:
         """Sends several pulls before the first one is answered (`pull_window`), puts their answers in order and joins
-        them to frames.  `read_in` is ignored, because RocketMQ has no epochs."""
+        them to frames.  `read_in` is ignored, because RocketMQ has no epochs.
+
+        A pull that is not answered for a second is sent again, and the first of its answers counts.  If no pull is
+        served within `timeout_s`, raises SystemBusy if the broker has refused pulls because of flow control, otherwise
+        CallTimeout."""
         filtered = expression != ALL
         window = PullWindow[bytes](ranges, filtered=filtered, step=self._steps.get(address))
         heads = [self._template(address, one, group, expression) for one in ranges]
         connection = self._connections.to(address, timeout_s)
         inbox = Inbox()
-        asked: dict[int, tuple[Ask, float]] = {}
+        asked: dict[int, tuple[Ask, float]] = {}  # the pulls in flight, in the order of sending
+        repeated: dict[int, Ask] = {}  # pulls that were sent again, whose first answer may still come
         frames = _Frames(ranges, filtered, self._members.broker_id(address), address)
+        refusal: RocketSimError | None = None  # by flow control, after the last answer
         last_answer = time.monotonic()
         try:
             while not window.is_done:
@@ -137,17 +145,12 @@ class RemotingReads:
                         last_answer = time.monotonic()
                 if window.is_done:
                     break
-                now = time.monotonic()
-                if frames.is_due(now):
+                if frames.is_due(time.monotonic()):
                     yield frames.take()
-                    last_answer = now = time.monotonic()
-                for opaque, (ask, sent) in list(asked.items()):
-                    if now - sent < ASKED_AGAIN_AFTER_S:
-                        break  # the dict is in the order of sending, so the remaining pulls were sent even later
-                    del asked[opaque]
-                    window.again(ask)
+                    last_answer = time.monotonic()
                 if asks := window.asks():
-                    self._pace.wait(len(asks))
+                    last_answer += self._pace.wait(len(asks))  # the broker need not answer before it is asked
+                    now = time.monotonic()
                     numbers = connection.numbers(inbox, len(asks))
                     connection.send(
                         [heads[ask.range_index](number, ask) for number, ask in zip(numbers, asks, strict=True)],
@@ -157,15 +160,22 @@ class RemotingReads:
                 answer = inbox.get(0)
                 if answer is None:
                     window.waited()
+                    if overdue := _overdue(asked, time.monotonic()):
+                        for opaque in overdue:
+                            repeated[opaque], _ = asked.pop(opaque)
+                            window.again(repeated[opaque])
+                        continue
                     answer = inbox.get(min(FRAME_AFTER_S, last_answer + timeout_s - time.monotonic()))
-                if answer is None:
-                    if time.monotonic() - last_answer >= timeout_s:
-                        raise CallTimeout(f"pulls at {address}: no answer within {timeout_s:.3g} s", address=address)
-                    continue
-                last_answer = time.monotonic()
-                if answer.opaque in asked:
-                    ask, _ = asked.pop(answer.opaque)
-                    self._take(window, ask, answer, address, ranges[ask.range_index], group)
+                if answer is not None:
+                    ask = repeated.pop(answer.opaque) if answer.opaque in repeated else asked.pop(answer.opaque)[0]
+                    refusal = self._take(window, ask, answer, address, ranges[ask.range_index], group)
+                    if refusal is None:
+                        last_answer = time.monotonic()
+                    else:
+                        time.sleep(FLOW_CONTROL_PAUSE_S)
+                if time.monotonic() - last_answer >= timeout_s:
+                    silence = CallTimeout(f"pulls at {address}: no answer within {timeout_s:.3g} s", address=address)
+                    raise refusal or silence
             if window.step is not None:
                 self._steps[address] = window.step
             if frames.has_any:
@@ -181,19 +191,22 @@ class RemotingReads:
         address: str,
         one: "QueueRange | OffsetRange",
         group: str,
-    ) -> None:
+    ) -> RocketSimError | None:
+        """Gives an answer to the window.  If the broker refuses the pull because of flow control, the window gets
+        smaller, the pull is sent again, and the refusal is returned.  Raises any other refusal."""
         code, reply = _pull_reply(answer, address)
         if reply is not None:
             window.answered(ask, reply)
-        elif code == ResponseCode.FLOW_CONTROL:
-            window.slower()
-            window.again(ask)
-            time.sleep(FLOW_CONTROL_PAUSE_S)
-        else:
-            what = f"a pull of queue {one.queue_id} of topic {one.topic!r}"
-            raise self._pull_refused(Reply(header_of(answer, address), answer.body, address), what, group)
+            return None
+        what = f"a pull of queue {one.queue_id} of topic {one.topic!r}"
+        refusal = self._pull_refused(Reply(header_of(answer, address), answer.body, address), what, group)
+        if code != ResponseCode.FLOW_CONTROL:
+            raise refusal
+        window.slower()
+        window.again(ask)
+        return refusal
 
-    def _pull_refused(self, reply: Reply, what: str, group: str) -> Exception:
+    def _pull_refused(self, reply: Reply, what: str, group: str) -> RocketSimError:
         """Returns the error for a refused pull.  A slave of 5.x that serves no reads says that it is busy.  If the
         broker is a slave that serves no reads, the error makes the caller ask the master, and later suggestions to read
         at the slave are ignored."""
@@ -530,6 +543,11 @@ def _pull_reply(answer: Answer, address: str) -> tuple[int, PullReply[bytes] | N
     following, low, high, suggested = (field(header, name, address) for name in names)
     status = pull_status(header.code, header.remark)
     return header.code, PullReply(status, following, low, high, suggested, answer.body, len(answer.body))
+
+
+def _overdue(asked: Mapping[int, tuple[Ask, float]], now: float) -> list[int]:
+    """Returns the numbers of the pulls whose answers have not come in time.  `asked` is in the order of sending."""
+    return [number for number, _ in takewhile(lambda item: now - item[1][1] >= ASKED_AGAIN_AFTER_S, asked.items())]
 
 
 def _sizes(records: bytes | memoryview, address: str):  # type: ignore[no-untyped-def]  # numpy's types are heavy
