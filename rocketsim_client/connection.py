@@ -13,7 +13,7 @@ from typing import Any, Union
 from rocketsim_proto.signature import Credentials
 
 from rocketsim_client.address_map import AddressMap
-from rocketsim_client.addresses import Brokers, check_brokers, parse_name_servers
+from rocketsim_client.addresses import Brokers, check_brokers, instance_of, parse_name_servers
 from rocketsim_client.errors import InvalidParameter
 from rocketsim_client.tls import File, Tls
 from rocketsim_client.validation import check_namespace
@@ -99,7 +99,8 @@ class Connection:
         brokers advertise by addresses at which this machine reaches them.  `max_pulls_per_second` limits the pulls of
         this process, and 0 means no limit.  `register_group` (`auto`, `true` or `false`) says whether a group becomes
         visible to RocketMQ's tools when it commits.  `namespace` is the instance of a cloud, which the servers write
-        before each topic and group (`INSTANCE%topic`).  `namespace_v2` is the namespace of RocketMQ 5, which is sent in
+        before each topic and group (`INSTANCE%topic`).  By default it is the instance that the name server's address
+        names, as in `MQ_INST_1234_abc.example.com:80`.  `namespace_v2` is the namespace of RocketMQ 5, which is sent in
         a field of its own, and not as a part of names.
         """
         for name, value, words in (("protocol", protocol, PROTOCOLS), ("register_group", register_group, REGISTER)):
@@ -116,8 +117,11 @@ class Connection:
         if brokers and name_server:
             raise InvalidParameter("name_server and brokers: give only one of them")
         check_brokers(brokers or {})
+        name_servers = () if brokers else tuple(parse_name_servers(name_server))
+        if not namespace and not namespace_v2:
+            namespace = instance_of(name_servers)
         return cls(
-            name_servers=() if brokers else tuple(parse_name_servers(name_server)),
+            name_servers=name_servers,
             brokers=tuple((name, tuple(sorted(members.items()))) for name, members in (brokers or {}).items()),
             timeout_s=timeout_s,
             poll_interval_s=poll_interval_s,

@@ -282,8 +282,8 @@ def pattern(value: str) -> str:
 
 
 def addresses(value: str) -> tuple[str, ...]:
-    """Parses host:port, several separated by `;` (as in RocketMQ) or `,`."""
-    found = tuple(address.strip() for address in re.split("[;,]", value) if address.strip())
+    """Parses host:port, several separated by `;` (as in RocketMQ) or `,`.  Clouds show an endpoint with `http://`."""
+    found = tuple(address.strip().removeprefix("http://") for address in re.split("[;,]", value) if address.strip())
     if not found:
         raise OptionError("must be host:port, several separated by ';'")
     for address in found:

@@ -1,5 +1,6 @@
 """Cloud instances, whose servers call a topic `INSTANCE%topic`, and the namespaces of RocketMQ 5."""
 
+import socket
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +23,8 @@ from rocketsim_client.model import MessageQueue, QueueRange
 from rocketsim_client.producer import Producer
 from rocketsim_client.transport.opening import open_transport
 from rocketsim_client.transport.remoting.namespaces import Namespace, rename
+from rocketsim_source.options.sink_options import sink_options
+from rocketsim_source.options.source_options import source_options
 from tests.support.records import decode_all, encode_raw, in_bulk, records
 from tests.support.remoting_peer import GROUP, TOPIC, Recording, RemotingPeer, answer_to
 
@@ -72,17 +75,20 @@ def test_damaged_records_are_a_bad_answer() -> None:
 class Instance:
     """Replays the recorded 5.5.0 server, with the instance in its names."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = INSTANCE) -> None:
+        self._name = name
         self._recording = Recording("5.5.0")
         self.peer = RemotingPeer(self._answer)
         self._recording.address = self.peer.address
         self.sent: list[Header] = []
+        self.names: set[str] = set()  # the names of topics and groups as they came
 
     def _answer(self, request: Header, body: bytes) -> bytes | None:
-        plain = Namespace(INSTANCE)
+        plain = Namespace(self._name)
         for name in ("topic", "consumerGroup", "a", "b"):
-            if (value := request.fields.get(name, "TOOLS_CONSUMER")) != "TOOLS_CONSUMER":
+            if (value := request.fields.get(name, "TOOLS_CONSUMER")) not in ("TOOLS_CONSUMER", "TBW102"):
                 assert plain.has(value), (request.code, name, value)
+                self.names.add(value)
                 request.fields[name] = plain.removed(value)
         if request.code == RequestCode.SEND_BATCH_MESSAGE:
             self.sent.append(request)
@@ -109,6 +115,42 @@ def test_all_calls_name_topics_and_groups_with_the_instance() -> None:
             with Producer(cluster=cluster, group="senders") as producer:
                 producer.send_columns(TOPIC, pa.array([b"1", b"2"]), queue=queue)
     assert [(one.fields["a"], one.fields["b"]) for one in instance.sent] == [("senders", TOPIC)]
+
+
+@pytest.mark.parametrize(
+    ("address", "given", "namespace"),
+    [
+        ("MQ_INST_1234_abc.mq.example.com:80", {}, "MQ_INST_1234_abc"),
+        ("http://MQ_INST_1234_abc.mq.example.com:80", {}, "MQ_INST_1234_abc"),
+        ("host:1; MQ_INST_1234_abc.mq.example.com:80", {}, "MQ_INST_1234_abc"),
+        ("MQ_INST_1234_abc.mq.example.com:80", {"namespace": "own"}, "own"),
+        ("MQ_INST_1234_abc.mq.example.com:80", {"namespace_v2": "own"}, ""),
+        ("MQ_INST_1234.mq.example.com:80", {}, ""),
+        ("x.MQ_INST_1234_abc.example.com:80", {}, ""),
+        ("mq.example.com:80", {}, ""),
+    ],
+)
+def test_an_endpoint_names_its_instance(address: str, given: dict[str, str], namespace: str) -> None:
+    found = Connection.of(address, **given)  # type: ignore[arg-type]
+    assert found.namespace == namespace
+    assert not any("/" in one for one in found.name_servers)
+    names = {"namespace": "namespace", "namespace_v2": "namespaceV2"}
+    options = {"nameServer": address, "topic": "t", **{names[name]: value for name, value in given.items()}}
+    assert source_options(options, streaming=True).connection.namespace == namespace
+    assert sink_options(options).connection.namespace == namespace
+
+
+def test_the_instance_of_an_endpoint_is_in_the_names_of_all_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = socket.getaddrinfo
+    monkeypatch.setattr(socket, "getaddrinfo", lambda _, *others, **named: real("127.0.0.1", *others, **named))
+    instance = Instance("MQ_INST_1234_abc")
+    with instance.peer as peer:
+        endpoint = f"http://MQ_INST_1234_abc.mq.example.com:{peer.address.rpartition(':')[2]}"
+        options = source_options({"nameServer": endpoint, "topic": TOPIC}, streaming=False)
+        with Cluster(options.connection) as cluster:
+            frames = list(cluster.pull_range("interop", [QueueRange(TOPIC, 0, 0, 40)], group=GROUP))
+    assert sum(frame.count for frame in frames) == 40
+    assert instance.names == {f"MQ_INST_1234_abc%{TOPIC}", f"MQ_INST_1234_abc%{GROUP}"}
 
 
 def test_commands_name_topics_and_groups_with_the_instance_too() -> None:
