@@ -61,7 +61,11 @@ class Connections:
         self._security_token = settings.security_token
         self._namespace = {"nsd": "true", "ns": settings.namespace_v2} if settings.namespace_v2 else {}
         self._tls = settings.tls
-        self._name_servers = frozenset(settings.name_servers)
+        self._address_map = settings.address_map
+        self._given = {
+            *settings.name_servers,
+            *(at for members in settings.members.values() for at in members.values()),
+        }
         self._open: dict[str, Connection] = {}
         self._lock = threading.Lock()
         self._opening: dict[str, threading.Lock] = {}
@@ -183,11 +187,16 @@ class Connections:
             ) from error
 
     def _hint(self, address: str) -> str:
-        """Returns the end of an error text, which says where a broker's address comes from, because the user did not
-        give the address."""
-        if address in self._name_servers:
+        """Returns the end of an error text, which says where an address comes from that the user did not give, and
+        what to do if it is wrong."""
+        if address in self._given:
             return ""
-        return "; the broker gave this address to the name server (its brokerIP1)"
+        if self._address_map:
+            return f"; it is what addressMap={self._address_map} makes of the address that the broker advertises"
+        return (
+            "; the broker gave this address to the name server (its brokerIP1): if this machine reaches the broker at "
+            "another address, set addressMap"
+        )
 
 
 def header_of(answer: Answer, address: str) -> Header:
