@@ -161,8 +161,7 @@ def _same_environment(python: str, other: str) -> bool:
 def source_options(options: Mapping[str, Any]) -> dict[str, str]:
     """Turns keyword arguments of the client into options of the Spark source (`tls_ca` into `tlsCa`).
 
-    Empty options are left out.  The protocol `auto` is left out, too, because the view `brokers` has no option
-    `protocol`.
+    Empty options are left out, and so is the protocol `auto`, which is the default.
     """
     return {
         camel(name): str(value).lower() if value is True else str(value)

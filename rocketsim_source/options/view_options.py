@@ -3,15 +3,17 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from rocketsim_client.connection import Connection
+from rocketsim_client.connection import PROTOCOLS, Connection
 from rocketsim_source.options.option_values import (
     OptionError,
+    address_map,
     addresses,
     boolean,
     check_tls,
     choice,
     credentials,
     group_name,
+    instance,
     milliseconds,
     option,
     option_names,
@@ -49,6 +51,12 @@ class ViewOptions:
     tls_ca: str | None = option("tlsCa", text)  # a file that exists on every machine
     tls_cert: str | None = option("tlsCert", text)
     tls_key: str | None = option("tlsKey", text)
+    protocol: str = option("protocol", choice(*PROTOCOLS), "auto")
+    # The next options are for Apache RocketMQ's servers only.
+    security_token: str | None = secret("securityToken")
+    address_map: str = option("addressMap", address_map, "")
+    namespace: str | None = option("namespace", instance)
+    namespace_v2: str | None = option("namespaceV2", instance)
 
     def __post_init__(self) -> None:
         if not self.name_server:
@@ -78,6 +86,11 @@ class ViewOptions:
             tls_ca=self.tls_ca,
             tls_cert=self.tls_cert,
             tls_key=self.tls_key,
+            protocol=self.protocol,
+            security_token=self.security_token or "",
+            address_map=self.address_map,
+            namespace=self.namespace or "",
+            namespace_v2=self.namespace_v2 or "",
         )
 
 

@@ -9,8 +9,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from rocketsim_client.admin import Admin
-from rocketsim_client.admin_model import ConsumeProgress
-from rocketsim_client.errors import BrokerNotExist
+from rocketsim_client.admin_model import ClusterMember, ConsumeProgress
+from rocketsim_client.errors import BrokerNotExist, NotSupported
+from rocketsim_client.model import MASTER_ID
 from rocketsim_source.options.view_options import ViewOptions
 
 Row = dict[str, Any]
@@ -95,8 +96,12 @@ def _groups(admin: Admin, options: ViewOptions) -> Iterator[Row]:
 
 def _brokers(admin: Admin, options: ViewOptions) -> Iterator[Row]:
     for member in admin.cluster_list():
-        (ha,) = admin.ha_status(broker_addr=member.address)
         (values,) = admin.broker_status(broker_addr=member.address).values()
+        try:
+            (ha,) = admin.ha_status(broker_addr=member.address)
+        except NotSupported:
+            yield _of_rocketmq(member, values)
+            continue
         yield {
             "clusterName": member.cluster_name,
             "brokerName": member.broker_name,
@@ -113,6 +118,28 @@ def _brokers(admin: Admin, options: ViewOptions) -> Iterator[Row]:
             "diskUsedRatio": _number(values.get("commitLogDiskRatio")),
             "state": ha.state,
         }
+
+
+def _of_rocketmq(member: ClusterMember, values: Mapping[str, str]) -> Row:
+    """Returns the row of a broker of Apache RocketMQ, which has no epochs and whose slaves are not asked for."""
+    is_master = member.broker_id == MASTER_ID
+    end = int(values.get("commitLogMaxOffset", "0"))
+    return {
+        "clusterName": member.cluster_name,
+        "brokerName": member.broker_name,
+        "brokerId": member.broker_id,
+        "address": member.address,
+        "role": "MASTER" if is_master else "SLAVE",
+        "isMaster": is_master,
+        "isWritable": is_master,
+        "epoch": 0,
+        "logEndOffset": end,
+        "confirmOffset": end,
+        "slavesInSync": None,
+        "largestSlaveLagBytes": None,
+        "diskUsedRatio": _number(values.get("commitLogDiskRatio")),
+        "state": values.get("brokerVersionDesc", ""),
+    }
 
 
 def _progress(admin: Admin, options: ViewOptions) -> Iterator[ConsumeProgress]:

@@ -1,4 +1,4 @@
-"""The client over RocketMQ's remoting protocol, against answers recorded from real servers of two versions."""
+"""The client over RocketMQ's remoting protocol, against answers recorded from real servers of three versions."""
 
 import json
 import socket
@@ -50,7 +50,7 @@ from tests.support.remoting_peer import GROUP, TOPIC, Recording, RemotingPeer, a
 from tests.support.tls import CA, DATA, OTHER_CA
 
 QUEUE = MessageQueue(TOPIC, "interop", 0)
-VERSIONS = ["4.9.8", "5.5.0"]
+VERSIONS = ["4.9.8", "5.1.4", "5.5.0"]
 # The route of a topic with one queue.
 ONE_QUEUE = (
     '{"brokerDatas":[{"brokerAddrs":{"0":"ADDRESS"},"brokerName":"interop","cluster":"c"}],"queueDatas":'

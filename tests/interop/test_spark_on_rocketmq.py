@@ -184,6 +184,32 @@ def test_a_stream_commits_and_goes_on_from_its_checkpoint(bench: Bench, tmp_path
     assert bench.rows(tmp_path / "again") == list(range(2500, 2600))
 
 
+def test_views_show_the_cluster(bench: Bench) -> None:
+    def view(name: str, **options: object) -> list[Any]:
+        rows: list[Any] = (
+            bench.spark.read.format("rocketsim").options(**bench.options(view=name, **options)).load().collect()
+        )
+        return rows
+
+    topic, group = bench.topic(100), f"group{next(numbers)}"
+    ends = bench.ends(topic)
+    bench.cluster.commit(group, {queue: end // 2 for queue, end in ends.items()})
+    behind = {queue.queue_id: end - end // 2 for queue, end in ends.items()}
+    (lag,) = view("lag", group=group, topic=topic)
+    assert (lag.lag, lag.queues) == (sum(behind.values()), QUEUES)
+    assert {row.queueId: row.lag for row in view("offsets", group=group, topic=topic)} == behind
+    assert sum(row.messages for row in view("queues", topic=topic)) == 100
+    assert topic in {row.topic for row in view("queues")}
+    (found,) = view("groups", group=group)
+    assert (found.brokerName, found.topics, found.lag) == (BROKER_NAME, [topic], sum(behind.values()))
+    brokers = {row.brokerId: row for row in view("brokers")}
+    assert {broker_id: (row.role, row.isMaster) for broker_id, row in brokers.items()} == {
+        0: ("MASTER", True),
+        1: ("SLAVE", False),
+    }
+    assert brokers[0].logEndOffset > 0 and 0 < brokers[0].diskUsedRatio <= 1
+
+
 def test_the_sink_writes_what_java_reads(bench: Bench, tmp_path: Path) -> None:
     source, target = bench.topic(500), bench.topic()
     frame = bench.batch(source).selectExpr("body", "tags", "cast(queueId as string) as keys")

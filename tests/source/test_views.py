@@ -16,6 +16,7 @@ from rocketsim_source.views.rows import rows_of
 from testbed.polling import PROCESS_PATIENCE_S
 from testbed.processes import Processes
 from tests.source.bench import Bench
+from tests.support.remoting_peer import GROUP, TOPIC, replaying
 from tests.support.tls import CA
 
 spark = pytest.mark.spark
@@ -143,6 +144,38 @@ def test_a_name_server_that_knows_no_broker_is_an_error(tmp_path: Any) -> None:
         for name in VIEWS:
             with pytest.raises(BrokerNotExist, match="knows no broker"):
                 rows_of(view_options({"nameServer": name_server.address, "view": name}))
+
+
+# --- Apache RocketMQ --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", ["4.9.8", "5.5.0"])
+def test_each_view_shows_a_cluster_of_rocketmq(version: str) -> None:
+    def rows(name: str, **options: str) -> list[dict[str, Any]]:
+        return rows_of(view_options({"nameServer": peer.address, "view": name, **options}))
+
+    with replaying(version) as peer:
+        (lag,) = rows("lag", group=GROUP)
+        assert (lag["group"], lag["topic"], lag["lag"]) == (GROUP, TOPIC, 0)
+        offsets = {row["queueId"]: row["nextOffset"] for row in rows("offsets", group=GROUP)}
+        assert offsets == {0: 40, 1: 0}
+        assert [row["maxOffset"] for row in rows("queues", topic=TOPIC)] == [40, 0]
+        (group,) = rows("groups", group=GROUP)
+        assert (group["brokerName"], group["topics"], group["consumeEnable"]) == ("interop", [TOPIC], True)
+        (broker,) = rows("brokers")
+        assert (broker["address"], broker["isMaster"], broker["epoch"]) == (peer.address, True, 0)
+        assert broker["logEndOffset"] > 0 and broker["slavesInSync"] is None
+        assert set(broker) == set(COLUMNS["brokers"])
+
+
+def test_options_of_rocketmqs_clusters_reach_the_connection() -> None:
+    given = {"protocol": "remoting", "addressMap": "10.0.*=host", "namespace": "MQ_INST_1"}
+    found = view_options(BASE | given | {"accessKey": "a", "secretKey": "s", "securityToken": "token"})
+    assert "token" not in repr(found)
+    connection = found.connection
+    assert (connection.protocol, connection.address_map, connection.namespace) == tuple(given.values())
+    assert connection.security_token == "token"
+    assert view_options(BASE | {"namespaceV2": "one"}).connection.namespace_v2 == "one"
 
 
 # --- options ----------------------------------------------------------------------------------------------------------

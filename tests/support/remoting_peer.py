@@ -1,9 +1,9 @@
 """A server of the remoting protocol that replays what a real RocketMQ has answered, so that tests need no Java.
 
-    python -m tests.support.remoting_peer record NAME_SERVER > tests/data/remoting/5.5.0.json
+    python -m tests.support.remoting_peer 5.5.0 > tests/data/remoting/5.5.0.json
 
-creates a topic and a group at a real cluster, and records the requests and answers of a short session.  In the record,
-the peer's address replaces the addresses of the real broker.
+starts a RocketMQ of that version, creates a topic and a group there, and records the requests and answers of a short
+session.  In the record, the peer's address replaces the addresses of the real broker.
 """
 
 import base64
@@ -11,6 +11,7 @@ import json
 import socket
 import ssl
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -205,6 +206,8 @@ def record_visit(name_server: str) -> dict[str, Any]:
     ask(broker, RequestCode.UPDATE_CONSUMER_OFFSET, {**group, "commitOffset": 40})
     ask(broker, RequestCode.UPDATE_AND_CREATE_TOPIC, {"topic": "%RETRY%" + GROUP, **queues, **made})
     ask(broker, RequestCode.GET_CONSUME_STATS, {"consumerGroup": GROUP})
+    ask(broker, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, {})
+    ask(broker, RequestCode.GET_BROKER_RUNTIME_INFO, {})
     ask(broker, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, {"topic": TOPIC, "queueId": 0, "timestamp": 1})
     for code in (RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET):
         ask(broker, code, {"topic": TOPIC, "queueId": 0})
@@ -217,5 +220,14 @@ def record_visit(name_server: str) -> dict[str, Any]:
     return found
 
 
+def main(version: str) -> None:
+    from testbed.real_rocketmq import running
+
+    settings = {"autoCreateSubscriptionGroup": "true"}
+    with tempfile.TemporaryDirectory() as work, running(Path(work), version=version, settings=settings) as rocketmq:
+        rocketmq.wait_registered()
+        print(json.dumps(record_visit(rocketmq.name_server), indent=0))
+
+
 if __name__ == "__main__":
-    print(json.dumps(record_visit(sys.argv[2]), indent=0))
+    main(sys.argv[1])
