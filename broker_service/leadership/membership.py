@@ -61,6 +61,7 @@ class Membership:
             wire_version=WIRE,
             remoting_address=self._remoting_address,
             groups=sorted(self._groups()) if self._remoting_address else (),
+            follows_rocketmq=broker.is_slave and broker.config.follows_rocketmq,
         )
 
     def _groups(self) -> set[str]:

@@ -3,7 +3,7 @@
 This module is pure: `now_ms` is an argument, and nothing here uses gRPC, an event loop or generated code.
 
     broker name ─┬─ newest epoch seen        (kept without any live broker, to refuse a master that was replaced)
-                 ├─ topics                   (of the last master; kept while a slave can serve them)
+                 ├─ topics                   (of the last master, or of a slave whose master is a RocketMQ)
                  └─ broker id ─► Member      (address, epoch, end offset, connection, last seen)
 
 A member is removed when its connection ends, when it unregisters, or when it has been silent for too long.
@@ -43,6 +43,7 @@ class Registration:
     wire_version: int = 0
     remoting_address: str = ""
     groups: frozenset[str] = frozenset()
+    follows_rocketmq: bool = False  # a slave whose master registers only at RocketMQ's name servers
 
 
 @dataclass(slots=True)
@@ -66,7 +67,7 @@ class BrokerSet:
     cluster_name: str = ""
     newest_epoch: int = 0
     topics: Mapping[str, TopicQueues] = field(default_factory=dict)
-    groups: frozenset[str] = frozenset()  # the groups of the last master
+    groups: frozenset[str] = frozenset()  # from the same broker as `topics`
     permission: int = PERM_READ | PERM_WRITE
     write_wiped: bool = False
     members: dict[int, Member] = field(default_factory=dict)
@@ -131,7 +132,7 @@ class RouteTable:
         )
         brokers.members[new.broker_id] = Member(new, connection, now_ms)
         brokers.newest_epoch = max(brokers.newest_epoch, new.epoch)
-        if new.broker_id == MASTER_ID:
+        if new.broker_id == MASTER_ID or (new.follows_rocketmq and MASTER_ID not in brokers.members):
             brokers.topics, brokers.permission = new.topics, new.broker_permission
             brokers.groups = new.groups
         if new.broker_id == MASTER_ID or not brokers.cluster_name:

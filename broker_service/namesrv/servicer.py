@@ -217,6 +217,7 @@ class RegistrationStream:
             wire_version=request.wire_version,
             remoting_address=request.remoting_address,
             groups=frozenset(name for name in request.groups if is_group_name(name)),
+            follows_rocketmq=request.follows_rocketmq,
         )
 
     def is_news(self, new: Registration, refused: str) -> bool:

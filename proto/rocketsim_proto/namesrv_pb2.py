@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from rocketsim_proto import metadata_pb2 as rocketsim__proto_dot_metadata__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1drocketsim_proto/namesrv.proto\x12\trocketsim\x1a\x1erocketsim_proto/metadata.proto\"\x88\x03\n\x12\x42rokerRegistration\x12\x14\n\x0c\x63luster_name\x18\x01 \x01(\t\x12\x13\n\x0b\x62roker_name\x18\x02 \x01(\t\x12\x11\n\tbroker_id\x18\x03 \x01(\x03\x12\x0f\n\x07\x61\x64\x64ress\x18\x04 \x01(\t\x12\r\n\x05\x65poch\x18\x05 \x01(\x03\x12\x12\n\nend_offset\x18\x06 \x01(\x03\x12.\n\x0etopics_version\x18\x07 \x01(\x0b\x32\x16.rocketsim.DataVersion\x12&\n\x06topics\x18\x08 \x03(\x0b\x32\x16.rocketsim.TopicConfig\x12\x12\n\nunregister\x18\t \x01(\x08\x12\x19\n\x11\x62roker_permission\x18\n \x01(\x05\x12\x10\n\x08writable\x18\x0b \x01(\x08\x12\x12\n\nv2_address\x18\x0c \x01(\t\x12\x13\n\x0b\x62roker_role\x18\r \x01(\t\x12\x18\n\x10remoting_address\x18\x0e \x01(\t\x12\x0e\n\x06groups\x18\x0f \x03(\t\x12\x14\n\x0cwire_version\x18\x14 \x01(\x05\"U\n\x0c\x42rokerMember\x12\x11\n\tbroker_id\x18\x01 \x01(\x03\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12\x12\n\nend_offset\x18\x04 \x01(\x03\"z\n\x11RegistrationReply\x12(\n\x07members\x18\x01 \x03(\x0b\x32\x17.rocketsim.BrokerMember\x12\x0f\n\x07refused\x18\x02 \x01(\t\x12\x14\n\x0cnewest_epoch\x18\x03 \x01(\x03\x12\x14\n\x0cwire_version\x18\x14 \x01(\x05\"\"\n\x11TopicRouteRequest\x12\r\n\x05topic\x18\x01 \x01(\t\"w\n\tQueueData\x12\x13\n\x0b\x62roker_name\x18\x01 \x01(\t\x12\x17\n\x0fread_queue_nums\x18\x02 \x01(\x05\x12\x18\n\x10write_queue_nums\x18\x03 \x01(\x05\x12\x0c\n\x04perm\x18\x04 \x01(\x05\x12\x14\n\x0cmessage_type\x18\x05 \x01(\t\"\xd4\x02\n\nBrokerData\x12\x14\n\x0c\x63luster_name\x18\x01 \x01(\t\x12\x13\n\x0b\x62roker_name\x18\x02 \x01(\t\x12<\n\x0c\x62roker_addrs\x18\x03 \x03(\x0b\x32&.rocketsim.BrokerData.BrokerAddrsEntry\x12\r\n\x05\x65poch\x18\x04 \x01(\x03\x12\x12\n\nv2_address\x18\x05 \x01(\t\x12<\n\x0c\x62roker_roles\x18\x06 \x03(\x0b\x32&.rocketsim.BrokerData.BrokerRolesEntry\x12\x14\n\x0cwire_version\x18\x14 \x01(\x05\x1a\x32\n\x10\x42rokerAddrsEntry\x12\x0b\n\x03key\x18\x01 \x01(\x03\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x32\n\x10\x42rokerRolesEntry\x12\x0b\n\x03key\x18\x01 \x01(\x03\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x82\x01\n\x12TopicRouteResponse\x12)\n\x0bqueue_datas\x18\x01 \x03(\x0b\x32\x14.rocketsim.QueueData\x12+\n\x0c\x62roker_datas\x18\x02 \x03(\x0b\x32\x15.rocketsim.BrokerData\x12\x14\n\x0cwire_version\x18\x14 \x01(\x05\"\x12\n\x10TopicListRequest\"#\n\x11TopicListResponse\x12\x0e\n\x06topics\x18\x01 \x03(\t\"\x14\n\x12\x43lusterListRequest\"S\n\x13\x43lusterListResponse\x12&\n\x07\x62rokers\x18\x01 \x03(\x0b\x32\x15.rocketsim.BrokerData\x12\x14\n\x0cwire_version\x18\x14 \x01(\x05\"\'\n\x10WritePermRequest\x12\x13\n\x0b\x62roker_name\x18\x01 \x01(\t\"(\n\x11WritePermResponse\x12\x13\n\x0btopic_count\x18\x01 \x01(\x05\x32\xd7\x03\n\nNameServer\x12Q\n\x0eRegisterBroker\x12\x1d.rocketsim.BrokerRegistration\x1a\x1c.rocketsim.RegistrationReply(\x01\x30\x01\x12I\n\nTopicRoute\x12\x1c.rocketsim.TopicRouteRequest\x1a\x1d.rocketsim.TopicRouteResponse\x12\x46\n\tTopicList\x12\x1b.rocketsim.TopicListRequest\x1a\x1c.rocketsim.TopicListResponse\x12L\n\x0b\x43lusterList\x12\x1d.rocketsim.ClusterListRequest\x1a\x1e.rocketsim.ClusterListResponse\x12J\n\rWipeWritePerm\x12\x1b.rocketsim.WritePermRequest\x1a\x1c.rocketsim.WritePermResponse\x12I\n\x0c\x41\x64\x64WritePerm\x12\x1b.rocketsim.WritePermRequest\x1a\x1c.rocketsim.WritePermResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1drocketsim_proto/namesrv.proto\x12\trocketsim\x1a\x1erocketsim_proto/metadata.proto\"\xa2\x03\n\x12\x42rokerRegistration\x12\x14\n\x0c\x63luster_name\x18\x01 \x01(\t\x12\x13\n\x0b\x62roker_name\x18\x02 \x01(\t\x12\x11\n\tbroker_id\x18\x03 \x01(\x03\x12\x0f\n\x07\x61\x64\x64ress\x18\x04 \x01(\t\x12\r\n\x05\x65poch\x18\x05 \x01(\x03\x12\x12\n\nend_offset\x18\x06 \x01(\x03\x12.\n\x0etopics_version\x18\x07 \x01(\x0b\x32\x16.rocketsim.DataVersion\x12&\n\x06topics\x18\x08 \x03(\x0b\x32\x16.rocketsim.TopicConfig\x12\x12\n\nunregister\x18\t \x01(\x08\x12\x19\n\x11\x62roker_permission\x18\n \x01(\x05\x12\x10\n\x08writable\x18\x0b \x01(\x08\x12\x12\n\nv2_address\x18\x0c \x01(\t\x12\x13\n\x0b\x62roker_role\x18\r \x01(\t\x12\x18\n\x10remoting_address\x18\x0e \x01(\t\x12\x0e\n\x06groups\x18\x0f \x03(\t\x12\x18\n\x10\x66ollows_rocketmq\x18\x10 \x01(\x08\x12\x14\n\x0cwire_version\x18\x14 \x01(\x05\"U\n\x0c\x42rokerMember\x12\x11\n\tbroker_id\x18\x01 \x01(\x03\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12\x12\n\nend_offset\x18\x04 \x01(\x03\"z\n\x11RegistrationReply\x12(\n\x07members\x18\x01 \x03(\x0b\x32\x17.rocketsim.BrokerMember\x12\x0f\n\x07refused\x18\x02 \x01(\t\x12\x14\n\x0cnewest_epoch\x18\x03 \x01(\x03\x12\x14\n\x0cwire_version\x18\x14 \x01(\x05\"\"\n\x11TopicRouteRequest\x12\r\n\x05topic\x18\x01 \x01(\t\"w\n\tQueueData\x12\x13\n\x0b\x62roker_name\x18\x01 \x01(\t\x12\x17\n\x0fread_queue_nums\x18\x02 \x01(\x05\x12\x18\n\x10write_queue_nums\x18\x03 \x01(\x05\x12\x0c\n\x04perm\x18\x04 \x01(\x05\x12\x14\n\x0cmessage_type\x18\x05 \x01(\t\"\xd4\x02\n\nBrokerData\x12\x14\n\x0c\x63luster_name\x18\x01 \x01(\t\x12\x13\n\x0b\x62roker_name\x18\x02 \x01(\t\x12<\n\x0c\x62roker_addrs\x18\x03 \x03(\x0b\x32&.rocketsim.BrokerData.BrokerAddrsEntry\x12\r\n\x05\x65poch\x18\x04 \x01(\x03\x12\x12\n\nv2_address\x18\x05 \x01(\t\x12<\n\x0c\x62roker_roles\x18\x06 \x03(\x0b\x32&.rocketsim.BrokerData.BrokerRolesEntry\x12\x14\n\x0cwire_version\x18\x14 \x01(\x05\x1a\x32\n\x10\x42rokerAddrsEntry\x12\x0b\n\x03key\x18\x01 \x01(\x03\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x32\n\x10\x42rokerRolesEntry\x12\x0b\n\x03key\x18\x01 \x01(\x03\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x82\x01\n\x12TopicRouteResponse\x12)\n\x0bqueue_datas\x18\x01 \x03(\x0b\x32\x14.rocketsim.QueueData\x12+\n\x0c\x62roker_datas\x18\x02 \x03(\x0b\x32\x15.rocketsim.BrokerData\x12\x14\n\x0cwire_version\x18\x14 \x01(\x05\"\x12\n\x10TopicListRequest\"#\n\x11TopicListResponse\x12\x0e\n\x06topics\x18\x01 \x03(\t\"\x14\n\x12\x43lusterListRequest\"S\n\x13\x43lusterListResponse\x12&\n\x07\x62rokers\x18\x01 \x03(\x0b\x32\x15.rocketsim.BrokerData\x12\x14\n\x0cwire_version\x18\x14 \x01(\x05\"\'\n\x10WritePermRequest\x12\x13\n\x0b\x62roker_name\x18\x01 \x01(\t\"(\n\x11WritePermResponse\x12\x13\n\x0btopic_count\x18\x01 \x01(\x05\x32\xd7\x03\n\nNameServer\x12Q\n\x0eRegisterBroker\x12\x1d.rocketsim.BrokerRegistration\x1a\x1c.rocketsim.RegistrationReply(\x01\x30\x01\x12I\n\nTopicRoute\x12\x1c.rocketsim.TopicRouteRequest\x1a\x1d.rocketsim.TopicRouteResponse\x12\x46\n\tTopicList\x12\x1b.rocketsim.TopicListRequest\x1a\x1c.rocketsim.TopicListResponse\x12L\n\x0b\x43lusterList\x12\x1d.rocketsim.ClusterListRequest\x1a\x1e.rocketsim.ClusterListResponse\x12J\n\rWipeWritePerm\x12\x1b.rocketsim.WritePermRequest\x1a\x1c.rocketsim.WritePermResponse\x12I\n\x0c\x41\x64\x64WritePerm\x12\x1b.rocketsim.WritePermRequest\x1a\x1c.rocketsim.WritePermResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,35 +37,35 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_BROKERDATA_BROKERROLESENTRY']._loaded_options = None
   _globals['_BROKERDATA_BROKERROLESENTRY']._serialized_options = b'8\001'
   _globals['_BROKERREGISTRATION']._serialized_start=77
-  _globals['_BROKERREGISTRATION']._serialized_end=469
-  _globals['_BROKERMEMBER']._serialized_start=471
-  _globals['_BROKERMEMBER']._serialized_end=556
-  _globals['_REGISTRATIONREPLY']._serialized_start=558
-  _globals['_REGISTRATIONREPLY']._serialized_end=680
-  _globals['_TOPICROUTEREQUEST']._serialized_start=682
-  _globals['_TOPICROUTEREQUEST']._serialized_end=716
-  _globals['_QUEUEDATA']._serialized_start=718
-  _globals['_QUEUEDATA']._serialized_end=837
-  _globals['_BROKERDATA']._serialized_start=840
-  _globals['_BROKERDATA']._serialized_end=1180
-  _globals['_BROKERDATA_BROKERADDRSENTRY']._serialized_start=1078
-  _globals['_BROKERDATA_BROKERADDRSENTRY']._serialized_end=1128
-  _globals['_BROKERDATA_BROKERROLESENTRY']._serialized_start=1130
-  _globals['_BROKERDATA_BROKERROLESENTRY']._serialized_end=1180
-  _globals['_TOPICROUTERESPONSE']._serialized_start=1183
-  _globals['_TOPICROUTERESPONSE']._serialized_end=1313
-  _globals['_TOPICLISTREQUEST']._serialized_start=1315
-  _globals['_TOPICLISTREQUEST']._serialized_end=1333
-  _globals['_TOPICLISTRESPONSE']._serialized_start=1335
-  _globals['_TOPICLISTRESPONSE']._serialized_end=1370
-  _globals['_CLUSTERLISTREQUEST']._serialized_start=1372
-  _globals['_CLUSTERLISTREQUEST']._serialized_end=1392
-  _globals['_CLUSTERLISTRESPONSE']._serialized_start=1394
-  _globals['_CLUSTERLISTRESPONSE']._serialized_end=1477
-  _globals['_WRITEPERMREQUEST']._serialized_start=1479
-  _globals['_WRITEPERMREQUEST']._serialized_end=1518
-  _globals['_WRITEPERMRESPONSE']._serialized_start=1520
-  _globals['_WRITEPERMRESPONSE']._serialized_end=1560
-  _globals['_NAMESERVER']._serialized_start=1563
-  _globals['_NAMESERVER']._serialized_end=2034
+  _globals['_BROKERREGISTRATION']._serialized_end=495
+  _globals['_BROKERMEMBER']._serialized_start=497
+  _globals['_BROKERMEMBER']._serialized_end=582
+  _globals['_REGISTRATIONREPLY']._serialized_start=584
+  _globals['_REGISTRATIONREPLY']._serialized_end=706
+  _globals['_TOPICROUTEREQUEST']._serialized_start=708
+  _globals['_TOPICROUTEREQUEST']._serialized_end=742
+  _globals['_QUEUEDATA']._serialized_start=744
+  _globals['_QUEUEDATA']._serialized_end=863
+  _globals['_BROKERDATA']._serialized_start=866
+  _globals['_BROKERDATA']._serialized_end=1206
+  _globals['_BROKERDATA_BROKERADDRSENTRY']._serialized_start=1104
+  _globals['_BROKERDATA_BROKERADDRSENTRY']._serialized_end=1154
+  _globals['_BROKERDATA_BROKERROLESENTRY']._serialized_start=1156
+  _globals['_BROKERDATA_BROKERROLESENTRY']._serialized_end=1206
+  _globals['_TOPICROUTERESPONSE']._serialized_start=1209
+  _globals['_TOPICROUTERESPONSE']._serialized_end=1339
+  _globals['_TOPICLISTREQUEST']._serialized_start=1341
+  _globals['_TOPICLISTREQUEST']._serialized_end=1359
+  _globals['_TOPICLISTRESPONSE']._serialized_start=1361
+  _globals['_TOPICLISTRESPONSE']._serialized_end=1396
+  _globals['_CLUSTERLISTREQUEST']._serialized_start=1398
+  _globals['_CLUSTERLISTREQUEST']._serialized_end=1418
+  _globals['_CLUSTERLISTRESPONSE']._serialized_start=1420
+  _globals['_CLUSTERLISTRESPONSE']._serialized_end=1503
+  _globals['_WRITEPERMREQUEST']._serialized_start=1505
+  _globals['_WRITEPERMREQUEST']._serialized_end=1544
+  _globals['_WRITEPERMRESPONSE']._serialized_start=1546
+  _globals['_WRITEPERMRESPONSE']._serialized_end=1586
+  _globals['_NAMESERVER']._serialized_start=1589
+  _globals['_NAMESERVER']._serialized_end=2060
 # @@protoc_insertion_point(module_scope)

@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class BrokerRegistration(_message.Message):
-    __slots__ = ("cluster_name", "broker_name", "broker_id", "address", "epoch", "end_offset", "topics_version", "topics", "unregister", "broker_permission", "writable", "v2_address", "broker_role", "remoting_address", "groups", "wire_version")
+    __slots__ = ("cluster_name", "broker_name", "broker_id", "address", "epoch", "end_offset", "topics_version", "topics", "unregister", "broker_permission", "writable", "v2_address", "broker_role", "remoting_address", "groups", "follows_rocketmq", "wire_version")
     CLUSTER_NAME_FIELD_NUMBER: _ClassVar[int]
     BROKER_NAME_FIELD_NUMBER: _ClassVar[int]
     BROKER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -24,6 +24,7 @@ class BrokerRegistration(_message.Message):
     BROKER_ROLE_FIELD_NUMBER: _ClassVar[int]
     REMOTING_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
+    FOLLOWS_ROCKETMQ_FIELD_NUMBER: _ClassVar[int]
     WIRE_VERSION_FIELD_NUMBER: _ClassVar[int]
     cluster_name: str
     broker_name: str
@@ -40,8 +41,9 @@ class BrokerRegistration(_message.Message):
     broker_role: str
     remoting_address: str
     groups: _containers.RepeatedScalarFieldContainer[str]
+    follows_rocketmq: bool
     wire_version: int
-    def __init__(self, cluster_name: _Optional[str] = ..., broker_name: _Optional[str] = ..., broker_id: _Optional[int] = ..., address: _Optional[str] = ..., epoch: _Optional[int] = ..., end_offset: _Optional[int] = ..., topics_version: _Optional[_Union[_metadata_pb2.DataVersion, _Mapping]] = ..., topics: _Optional[_Iterable[_Union[_metadata_pb2.TopicConfig, _Mapping]]] = ..., unregister: _Optional[bool] = ..., broker_permission: _Optional[int] = ..., writable: _Optional[bool] = ..., v2_address: _Optional[str] = ..., broker_role: _Optional[str] = ..., remoting_address: _Optional[str] = ..., groups: _Optional[_Iterable[str]] = ..., wire_version: _Optional[int] = ...) -> None: ...
+    def __init__(self, cluster_name: _Optional[str] = ..., broker_name: _Optional[str] = ..., broker_id: _Optional[int] = ..., address: _Optional[str] = ..., epoch: _Optional[int] = ..., end_offset: _Optional[int] = ..., topics_version: _Optional[_Union[_metadata_pb2.DataVersion, _Mapping]] = ..., topics: _Optional[_Iterable[_Union[_metadata_pb2.TopicConfig, _Mapping]]] = ..., unregister: _Optional[bool] = ..., broker_permission: _Optional[int] = ..., writable: _Optional[bool] = ..., v2_address: _Optional[str] = ..., broker_role: _Optional[str] = ..., remoting_address: _Optional[str] = ..., groups: _Optional[_Iterable[str]] = ..., follows_rocketmq: _Optional[bool] = ..., wire_version: _Optional[int] = ...) -> None: ...
 
 class BrokerMember(_message.Message):
     __slots__ = ("broker_id", "address", "epoch", "end_offset")

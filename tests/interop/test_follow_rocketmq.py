@@ -16,8 +16,9 @@ from broker_service.node.node import BrokerNode
 from rocketsim_client import Admin, Cluster, Message, Producer, PullConsumer
 from rocketsim_client.connection import Connection
 from rocketsim_client.model import MessageQueue
-from testbed.polling import until, wait_until
-from testbed.real_rocketmq import BROKER_NAME, NEWEST, RocketMQ, running
+from testbed.polling import PROCESS_PATIENCE_S, until, wait_until
+from testbed.processes import Processes
+from testbed.real_rocketmq import BROKER_NAME, NEWEST, RocketMQ, is_fetched, running
 from tests.support.brokers import running as running_broker
 
 pytestmark = [
@@ -25,7 +26,13 @@ pytestmark = [
     pytest.mark.interop,
     pytest.mark.skipif(not shutil.which("mvn"), reason="fetching RocketMQ needs Maven (mvn), which is not installed"),
 ]
+VERSIONS = [
+    NEWEST,
+    "5.1.4",
+    pytest.param("4.9.8", marks=pytest.mark.skipif(not is_fetched("4.9.8"), reason="it has to be built (is_fetched)")),
+]
 FILE_SIZE = 4 << 20
+SETTINGS = {"mappedFileSizeCommitLog": FILE_SIZE, "autoCreateSubscriptionGroup": "true"}
 TOPIC, GROUP = "orders", "readers"
 KEYS: dict[str, Any] = {
     "broker_name": BROKER_NAME,
@@ -103,10 +110,88 @@ async def has_all(node: BrokerNode, sender: Sender) -> None:
     await until(lambda: ends() == len(sender.bodies), f"the slave has {len(sender.bodies)} messages", 60.0)
 
 
-@pytest.mark.parametrize("version", [NEWEST, "5.1.4"])
+class Query:
+    """A query that Spark runs on one cluster after the other, each time from the checkpoint of the run before."""
+
+    def __init__(self, spark: Any, checkpoint: Path) -> None:
+        self._spark = spark
+        self._checkpoint = checkpoint
+
+    def run(self, **where: str) -> list[bytes]:
+        """Reads all messages that are there now, and returns those that this run has read."""
+        rows: list[bytes] = []
+        options = {"subscribe": TOPIC, "startingOffsets": "earliest", **where}
+        query = (
+            self._spark.readStream.format("rocketsim")
+            .options(**options)
+            .load()
+            .writeStream.option("checkpointLocation", str(self._checkpoint))
+            .foreachBatch(lambda frame, _: rows.extend(bytes(row.body) for row in frame.select("body").collect()))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(PROCESS_PATIENCE_S)
+        return sorted(rows)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_query_moves_to_the_slave_and_leaves_the_master_alone(spark: Any, tmp_path: Path, version: str) -> None:
+    def batch(**where: str) -> list[bytes]:
+        rows = spark.read.format("rocketsim").options(subscribe=TOPIC, **where).load().collect()
+        assert {row.servedByBrokerId for row in rows} == {1}
+        return sorted(bytes(row.body) for row in rows)
+
+    def served_by_master() -> int:
+        """Returns how many messages the master has sent to clients."""
+        with Admin(sender.where) as admin:
+            (status,) = admin.broker_status(broker_addr=rocketmq.address).values()
+        return int(status["msgGetTotalTodayNow"])
+
+    def ends(where: Connection) -> int:
+        with Cluster(where) as cluster:
+            return sum(one.max_offset for one in cluster.bounds(TOPIC).values())
+
+    with (
+        running(tmp_path / "rocketmq", version=version, settings=SETTINGS) as rocketmq,
+        Processes(tmp_path / "ours") as processes,
+    ):
+        sender = Sender(rocketmq)
+        sender.wait_registered()
+        sender.make_topic()
+        sender.send(3_000)
+        wait_until(lambda: ends(sender.where) == 3_000, "all messages")
+        query = Query(spark, tmp_path / "checkpoint")
+        assert query.run(nameServer=rocketmq.name_server, group="mover") == sender.bodies
+
+        names = processes.start_namesrv()
+        keys = {"haMasterProtocol": "rocketmq", "haMasterAddress": rocketmq.address, "syncMetadataInterval": 1_000}
+        slave = processes.start_broker(BROKER_NAME, 1, names, mappedFileSizeCommitLog=FILE_SIZE, **keys)
+        here = Connection.of(names.address, timeout_s=20.0)
+        with Admin(here) as admin:
+            wait_until(lambda: TOPIC in admin.topic_list(), "our name server to know the topic")
+        sender.send(1_000)
+        wait_until(lambda: ends(here) == 4_000, "the slave has all messages")
+        before = served_by_master()
+        assert before >= 3_000
+        assert query.run(nameServer=names.address, group="moved") == sender.bodies[3_000:]
+        assert batch(nameServer=names.address) == sender.bodies
+        with Cluster(here) as cluster:
+            committed = cluster.committed("moved", cluster.queues(TOPIC))
+            assert sum(committed.values()) == 4_000
+        assert served_by_master() == before
+        rocketmq.master.kill()
+        assert batch(brokers=f"{BROKER_NAME}=1@{slave.address}") == sender.bodies
+        with Admin(here) as admin:
+            admin.promote_slave(slave.address, broker_name=BROKER_NAME, force=True)
+        with Producer(here, timeout_s=60.0) as producer:
+            producer.send(Message(TOPIC, b"after"))
+        assert query.run(nameServer=names.address, group="moved") == [b"after"]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
 async def test_a_slave_copies_resumes_serves_and_is_promoted(tmp_path: Path, version: str) -> None:
-    settings = {"mappedFileSizeCommitLog": FILE_SIZE, "autoCreateSubscriptionGroup": "true"}
-    with running(tmp_path / "rocketmq", version=version, settings=settings) as rocketmq:
+    with running(tmp_path / "rocketmq", version=version, settings=SETTINGS) as rocketmq:
         sender = Sender(rocketmq)
         await asyncio.to_thread(sender.wait_registered)
         await asyncio.to_thread(sender.make_topic)

@@ -40,6 +40,18 @@ def test_only_a_masters_topics_make_routes():
     assert table.topics() == []
 
 
+def test_topics_of_a_slave_make_routes_if_its_master_is_a_rocketmq_and_nobody_was_promoted():
+    table = RouteTable()
+    slave = broker(broker_id=1, address="host:2", topics=ORDERS, follows_rocketmq=True)
+    assert table.register(slave, "slave's", 0) == ""
+    assert table.route("orders") == {"broker-a": TopicQueues(8, 8, 4)}
+    assert table.topics() == ["orders"]
+    promoted = broker(address="host:3", epoch=1, topics={"newer": TopicQueues(4, 4, 6)})
+    assert table.register(promoted, "promoted one's", 1) == ""
+    assert table.register(slave, "slave's", 2) == ""
+    assert table.topics() == ["newer"]
+
+
 def test_the_end_of_its_connection_removes_a_broker_at_once():
     table = RouteTable()
     pair(table)

@@ -1,5 +1,6 @@
 """A slave of a RocketMQ master, which tests/support/rocketmq_master.py plays."""
 
+import asyncio
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -21,9 +22,18 @@ from broker_service.replication.rocketmq_follower import LogBounds, Start, start
 from broker_service.replication.rocketmq_master import check_config
 from broker_service.replication.rocketmq_slave import raise_generations
 from broker_service.replication.slave import SlaveSettings
+from rocketsim_client import Connection, PullConsumer
 from testbed.polling import until
-from tests.support.brokers import put, running, small_config
-from tests.support.rocketmq_master import HaPort, scripted_master
+from tests.support.brokers import name_server, put, running, small_config
+from tests.support.rocketmq_master import (
+    RECORDED_BODIES,
+    RECORDED_GROUP,
+    RECORDED_OFFSET,
+    RECORDED_TOPIC,
+    HaPort,
+    recorded_master,
+    scripted_master,
+)
 
 # The answers with all tables that a slave asks for; tests fill in what replaces each %s.
 METADATA = b'{"topicConfigTable":%s,"subscriptionGroupTable":%s,"offsetTable":%s,"table":%s}'
@@ -67,6 +77,13 @@ async def slave(root: Path, address: str, **keys: Any) -> AsyncIterator[BrokerNo
 async def has(node: BrokerNode, ha: HaPort) -> None:
     await until(lambda: node.store.end_offset == ha.end_offset and ha.reports[-1:] == [ha.end_offset], "all is copied")
     assert whole(node) == bytes(ha.log)
+
+
+def read(where: Connection, topic: str) -> list[bytes]:
+    """Returns the bodies that our client reads."""
+    with PullConsumer(where, group="elsewhere") as consumer:
+        bodies: list[bytes] = consumer.read(topic).read_all()["body"].to_pylist()
+    return bodies
 
 
 async def has_offset(node: BrokerNode, offset: int) -> None:
@@ -158,6 +175,32 @@ async def test_it_copies_the_whole_log_and_resumes_and_takes_metadata(tmp_path: 
             assert 0 < ha.end_offset - ha.reports[reports] <= 1 << 20  # the slave asks only for the end of the log
             await has(node, ha)
             assert all(one <= ha.end_offset for one in ha.reports)
+
+
+@pytest.mark.parametrize("version", ["4.9.8", "5.1.4", "5.5.0"])
+async def test_a_recorded_master_of_each_version_is_followed(tmp_path: Path, version: str) -> None:
+    async with recorded_master(version) as (ha, address), slave(tmp_path / "s", address) as node:
+        await until(lambda: node.store.end_offset == ha.end_offset, "the recorded frames are copied")
+        ha.raw = None
+        await has(node, ha)
+        offsets = node.broker.offsets
+        await until(lambda: offsets.get(RECORDED_GROUP, RECORDED_TOPIC, 0).offset == RECORDED_OFFSET, "the offset")
+        assert node.broker.topics.entries[RECORDED_TOPIC].read_queue_nums == 2
+        assert RECORDED_GROUP in node.broker.groups.entries
+        assert [node.store.queues.bounds(RECORDED_TOPIC, queue) for queue in (0, 1)] == [(0, 20), (0, 0)]
+        found = await asyncio.to_thread(read, Connection.of(brokers={"broker-a": {1: node.address}}), RECORDED_TOPIC)
+        assert found == RECORDED_BODIES
+
+
+async def test_a_name_server_of_ours_leads_clients_to_it(tmp_path: Path) -> None:
+    log = await log_of(tmp_path / "m", b"x", records=10)
+    async with scripted_master(log) as (ha, _, address), name_server() as names:
+        async with slave(tmp_path / "s", address, namesrv_addr=names.address) as node:
+            await has(node, ha)
+            await until(lambda: "t" in names.table.topics(), "the name server to know the topic")
+            where = Connection.of(names.address, protocol="grpc", timeout_s=60.0)
+            assert await asyncio.to_thread(read, where, "t") == [b"x"] * 10
+            assert not names.table.live()["broker-a"].is_writable
 
 
 async def test_without_the_address_of_the_master_it_does_not_start(tmp_path: Path) -> None:
