@@ -21,6 +21,7 @@ from rocketsim_cli.trouble import Trouble
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 15.0
+VIP_DISTANCE = 2  # RocketMQ's VIP channel is the port two below the remoting port
 
 # RocketMQ's defaults are too big for a trial on a laptop: a broker preallocates 1 GiB of log and 400 MB of index, and
 # needs a tenth of the disk free.
@@ -36,14 +37,20 @@ LAPTOP = {
 
 
 def pair_properties(
-    pair: int, *, sync: bool, ports: tuple[int, int] = (0, 0), grpc_port: int = -1, remoting_port: int = -1
+    pair: int,
+    *,
+    sync: bool,
+    ports: tuple[int, int] = (0, 0),
+    grpc_port: int = -1,
+    remoting_ports: tuple[int, int] = (-1, -1),
 ) -> list[dict[str, str]]:
     """Returns the configuration of a pair's master and that of its slave, with RocketMQ's keys.  Pair 0 is broker-a.
 
     `ports` are the ports of master and slave.  If a port is 0, or another process takes the port first, the broker uses
     any free port.  `grpc_port` is the port for RocketMQ 5's clients.  Master and slave have the same `grpc_port`,
-    because only the master opens it.  `remoting_port` is the port on which each broker serves RocketMQ 4's clients and
-    tools, or 0 for any free port.  If `grpc_port` or `remoting_port` is -1, the brokers do not open that port.
+    because only the master opens it.  `remoting_ports` are the ports on which master and slave serve RocketMQ 4's
+    clients and tools, each with the VIP channel two ports below it.  0 stands for any free port.  If `grpc_port` or a
+    remoting port is -1, the brokers do not open that port.
     """
     name = f"broker-{chr(ord('a') + pair)}" if pair < 26 else f"broker-{pair}"
     shared = {
@@ -52,20 +59,30 @@ def pair_properties(
         "flushDiskType": "ASYNC_FLUSH",
         "slaveReadEnable": "true",
         "grpcServerPort": str(grpc_port),
-        **_remoting(remoting_port),
-        **({"remotingVipChannel": "true"} if remoting_port >= 0 else {}),  # the dashboard uses it by default
         "enablePropertyFilter": "true",
         **LAPTOP,
     }
     roles = "SYNC_MASTER" if sync else "ASYNC_MASTER", "SLAVE"
     return [
-        {**shared, "brokerId": str(broker_id), "brokerRole": role, "listenPort": str(port)}
-        for broker_id, (role, port) in enumerate(zip(roles, ports, strict=True))
+        {
+            **shared,
+            "brokerId": str(broker_id),
+            "brokerRole": role,
+            "listenPort": str(port),
+            **_remoting(remoting_port),
+            **({"remotingVipChannel": "true"} if remoting_port >= 0 else {}),  # the dashboard uses it by default
+        }
+        for broker_id, (role, port, remoting_port) in enumerate(zip(roles, ports, remoting_ports, strict=True))
     ]
 
 
 def _remoting(port: int) -> dict[str, str]:
     return {"remotingPort": str(port)} if port >= 0 else {}
+
+
+def remoting_port(preferred: int) -> int:
+    """Returns `preferred` if it and the port of its VIP channel, two below it, are free, else 0 for any free port."""
+    return preferred if _bound_to(preferred) and _bound_to(preferred - VIP_DISTANCE) else 0
 
 
 def free_port(preferred: int) -> int:

@@ -13,7 +13,7 @@ from rocketsim_cli.background import Background
 from rocketsim_cli.cluster_directory import ClusterDirectory
 from rocketsim_cli.console import announcement, console_for
 from rocketsim_cli.end_signal import EndSignal
-from rocketsim_cli.local_cluster import LocalCluster, free_port, pair_properties, starting_alone
+from rocketsim_cli.local_cluster import LocalCluster, free_port, pair_properties, remoting_port, starting_alone
 from rocketsim_cli.tables import console
 from rocketsim_cli.trouble import Trouble
 
@@ -25,6 +25,9 @@ ConfigFile = Annotated[
 NAMESRV_PORT = 9876
 BROKER_PORT = 10911
 GRPC_PORT = 8081
+# The remoting port of the first master, above the ports of 26 pairs.  It is the same at every start, because messages
+# name the remoting port at which they were stored, and RocketMQ's tools ask for them there.
+REMOTING_PORT = 10991
 
 
 def namesrv(config: ConfigFile) -> None:
@@ -81,8 +84,8 @@ def up(
         directory.save(cluster_directory.starting())
         try:
             with starting_alone(end_signal.sleep):
-                remoting_port = free_port(NAMESRV_PORT) if remoting else -1
-                name_server_port = _name_server_port(port, remoting_port)
+                namesrv_remoting_port = free_port(NAMESRV_PORT) if remoting else -1
+                name_server_port = _name_server_port(port, namesrv_remoting_port)
                 grpc_ports = [free_port(GRPC_PORT + pair) for pair in range(pairs)]
                 brokers = [
                     properties
@@ -92,11 +95,11 @@ def up(
                         sync=sync,
                         ports=(free_port(BROKER_PORT + 2 * pair), free_port(BROKER_PORT + 2 * pair + 1)),
                         grpc_port=grpc_port,
-                        remoting_port=0 if remoting else -1,
+                        remoting_ports=_remoting_ports(pair) if remoting else (-1, -1),
                     )
                 ]
                 cluster = parts.enter_context(
-                    LocalCluster(directory.folder, brokers, remoting_port, name_server_port, end_signal.sleep)
+                    LocalCluster(directory.folder, brokers, namesrv_remoting_port, name_server_port, end_signal.sleep)
                 )
                 cluster.start(say)
             _make_topic(cluster, topic)
@@ -105,7 +108,7 @@ def up(
             end = f"`{directory.command('down')}`" if detach else "Ctrl-C"
             say(_welcome(cluster, topic, grpc_ports[0], end), markup=False)
             if remoting:
-                say(_welcome_of_remoting(f"127.0.0.1:{remoting_port}"), markup=False)
+                say(_welcome_of_remoting(f"127.0.0.1:{namesrv_remoting_port}"), markup=False)
             directory.save(cluster_directory.of(cluster, url))
             if background is not None:
                 background.tell_ready()
@@ -120,6 +123,12 @@ def _directory(parts: ExitStack, folder: Path | None, detach: bool) -> ClusterDi
     if detach:
         return ClusterDirectory.default()
     return ClusterDirectory(Path(parts.enter_context(tempfile.TemporaryDirectory(prefix="rocketsim-"))))
+
+
+def _remoting_ports(pair: int) -> tuple[int, int]:
+    """Returns the remoting ports of a pair's master and slave.  The two ports below them are for their VIP channels."""
+    master = REMOTING_PORT + 4 * pair
+    return remoting_port(master), remoting_port(master + 1)
 
 
 def _name_server_port(wanted: int | None, remoting_port: int) -> int:

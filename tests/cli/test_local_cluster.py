@@ -8,10 +8,11 @@ import pytest
 
 from rocketsim_cli.broker_actions import actions_of
 from rocketsim_cli.demo.command import broker_files
-from rocketsim_cli.local_cluster import LocalCluster, ServerProcess, pair_properties, starting_alone
+from rocketsim_cli.local_cluster import LocalCluster, ServerProcess, pair_properties, remoting_port, starting_alone
 from rocketsim_cli.trouble import Trouble
 from rocketsim_client import Admin
 from rocketsim_client.errors import InvalidParameter, RocketSimError
+from testbed.real_rocketmq import free_port as free_vip_pair
 
 
 def test_a_pair_shares_its_name_and_differs_in_id_and_role():
@@ -23,7 +24,8 @@ def test_a_pair_shares_its_name_and_differs_in_id_and_role():
 
 def test_ports_for_remoting_are_opened_where_they_are_asked_for(tmp_path):
     assert all("remotingPort" not in one for one in pair_properties(0, sync=True))
-    assert [one["remotingPort"] for one in pair_properties(0, sync=True, remoting_port=0)] == ["0", "0"]
+    pair = pair_properties(0, sync=True, remoting_ports=(10991, 0))
+    assert [(one["remotingPort"], one["remotingVipChannel"]) for one in pair] == [("10991", "true"), ("0", "true")]
     assert "remotingPort" not in LocalCluster(tmp_path, []).namesrv.keys
     assert LocalCluster(tmp_path, [], remoting_port=9876).namesrv.keys["remotingPort"] == "9876"
 
@@ -39,6 +41,16 @@ def test_ports_are_the_wanted_ones_and_others_where_another_process_was_faster(t
             assert not cluster.name_server.endswith(f":{taken}")
             cluster.namesrv.stop()
             assert cluster.namesrv.start().address == cluster.name_server  # it keeps its port
+
+
+def test_a_remoting_port_needs_the_port_of_its_vip_channel_too():
+    wanted = free_vip_pair()
+    assert remoting_port(wanted) == wanted
+    for taken in (wanted, wanted - 2):
+        with socket.socket() as other:
+            other.bind(("127.0.0.1", taken))
+            other.listen()
+            assert remoting_port(wanted) == 0
 
 
 def test_two_clusters_choose_their_ports_one_after_the_other():
