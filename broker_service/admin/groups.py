@@ -24,6 +24,7 @@ from broker_service.store.offset_journal import NO_OFFSET
 logger = logging.getLogger(__name__)
 
 AT_THE_END = -1  # timestamp of resetOffsetByTime that stands for the end of each queue
+OF_AN_OFFSET = -1  # stands for the timestamp of a reset that names an offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +197,22 @@ class GroupOperations(SubjectOperations):
             raise ServiceNotAvailable(
                 f"topic {topic_name} was deleted and created again while its offsets were searched; reset them again"
             )
+        return self._reset(group, topic_name, timestamp, wanted_of, force=force)
+
+    async def reset_offset(self, group: str, topic_name: str, queue_id: int, offset: int) -> list[Reset]:
+        """Resets the group's offset in one queue.  Raises InvalidParameter if the queue does not have this offset."""
+        self._check_resets(group, topic_name, [queue_id])
+        low, high = self._broker.store.queues.bounds(topic_name, queue_id)
+        if not low <= offset <= high:
+            raise InvalidParameter(
+                f"offset {offset} is not in queue {queue_id} of topic {topic_name}: name one from {low} to {high}"
+            )
+        return self._reset(group, topic_name, OF_AN_OFFSET, {queue_id: offset}, force=True)
+
+    def _reset(
+        self, group: str, topic_name: str, timestamp: int, wanted_of: Mapping[int, int], *, force: bool
+    ) -> list[Reset]:
+        broker = self._broker
         resets: list[Reset] = []
         starts: dict[int, int] = {}
         for queue_id, wanted in wanted_of.items():
@@ -206,6 +223,8 @@ class GroupOperations(SubjectOperations):
         moved = {reset.queue_id: reset.offset for reset in resets if reset.offset != reset.previous}
         self._move(group, topic_name, starts, moved)
         logger.info("the offsets of group %s on topic %s are reset to time %d: %s", group, topic_name, timestamp, moved)
+        for listener in broker.offsets_moved:
+            listener(group, topic_name, timestamp, {reset.queue_id: reset.offset for reset in resets})
         return resets
 
     def _move(self, group: str, topic_name: str, starts: Mapping[int, int], moved: Mapping[int, int]) -> None:

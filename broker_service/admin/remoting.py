@@ -7,7 +7,7 @@ tools do.  Each method also converts the result to the form that RocketMQ's tool
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from rocketsim_proto.remoting.codes import RequestCode, ResponseCode
 
@@ -54,13 +54,6 @@ _NOTHING = {
 }
 
 
-class Consumers(Protocol):
-    """The consumers that are connected over the remoting protocol.  A running consumer keeps offsets of its own."""
-
-    def notify_of_reset(self, group: str, topic: str, timestamp: int, body: bytes) -> None:
-        """Tells the members of a group to continue at other offsets.  `body` has the offset of each queue."""
-
-
 class AdminAnswers:
     def __init__(
         self,
@@ -69,10 +62,8 @@ class AdminAnswers:
         progress: Progress,
         status: Status,
         queues: QueueLookup,
-        consumers: Consumers,
     ) -> None:
         self._broker = broker
-        self._consumers = consumers
         self._operations = operations
         self._progress = progress
         self._status = status
@@ -253,19 +244,17 @@ class AdminAnswers:
         return Answer(to_json({"topicList": sorted(found)}))
 
     async def reset_offset(self, request: Request) -> Answer:
-        """Moves the offsets on the broker, and then notifies the connected consumers.
-
-        If the consumers were not notified, they would commit their own offsets again.  RocketMQ resets only the offsets
-        of connected consumers, because its consumers move the offsets themselves.
-        """
+        """Resets a group to a time, or one queue to the offset that the request names."""
         group, topic, timestamp = request.text("group"), request.text("topic"), request.number("timestamp")
-        queue_ids = [queue_id] if (queue_id := request.number("queueId", -1)) >= 0 else []
-        force = request.boolean("isForce", default=True)
-        resets, answer = await self._change(
-            partial(self._operations.reset_offset_by_time, group, topic, timestamp, queue_ids, force=force)
-        )
+        queue_id, offset = request.number("queueId", -1), request.number("offset", -1)
+        if queue_id >= 0 and offset >= 0:
+            reset = partial(self._operations.reset_offset, group, topic, queue_id, offset)
+        else:
+            queue_ids = [queue_id] if queue_id >= 0 else []
+            force = request.boolean("isForce", default=True)
+            reset = partial(self._operations.reset_offset_by_time, group, topic, timestamp, queue_ids, force=force)
+        resets, answer = await self._change(reset)
         answer.body = by_queue("offsetTable", self._name, [(topic, one.queue_id, one.offset) for one in resets])
-        self._consumers.notify_of_reset(group, topic, timestamp, answer.body)
         return answer
 
     # --- messages -----------------------------------------------------------------------------------------------------

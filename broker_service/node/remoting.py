@@ -27,6 +27,7 @@ from broker_service.wire.remoting.members import Members
 from broker_service.wire.remoting.offsets import OffsetAnswers
 from broker_service.wire.remoting.pulls import PullAnswers
 from broker_service.wire.remoting.questions import ConsumerQuestions
+from broker_service.wire.remoting.resets import Resets
 from broker_service.wire.remoting.returns import Returns
 from broker_service.wire.remoting.sends import SendAnswers
 from broker_service.wire.remoting.transactions import TransactionAnswers
@@ -78,23 +79,19 @@ class Remoting:
         self._broker = broker
         self.members = Members(broker, features.commits, features.checks, machine.monotonic)
         features.producers.remoting = self.members
+        resets = Resets(broker, self.members, features.checks.push, machine.monotonic)
         sends = SendAnswers(broker, wire.puts, features.consumption.transactions)
-        pulls = PullAnswers(broker, wire.pulls, self.members)
+        pulls = PullAnswers(broker, wire.pulls, self.members, resets)
         parts = (
             sends,
             TransactionAnswers(features.consumption.transactions),
             pulls,
-            OffsetAnswers(broker, wire.lookup, features.commits),
+            OffsetAnswers(broker, wire.lookup, features.commits, resets),
             self.members,
             ConsumerQuestions(broker, self.members, administration.operations),
             Returns(broker, wire.puts, features.commits, machine.monotonic),
             AdminAnswers(
-                broker,
-                administration.operations,
-                administration.progress,
-                administration.status,
-                wire.lookup,
-                self.members,
+                broker, administration.operations, administration.progress, administration.status, wire.lookup
             ),
             UserAnswers(broker, administration.operations),
         )

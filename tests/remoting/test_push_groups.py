@@ -160,20 +160,6 @@ async def test_a_queue_is_locked_by_one_client_until_it_unlocks_or_is_silent(
         assert await client.refused(RequestCode.LOCK_BATCH_MQ, wrong) == ResponseCode.INVALID_PARAMETER
 
 
-async def test_running_consumers_hear_of_a_reset(tmp_path: Path) -> None:
-    async with remoting_broker(tmp_path) as (_, client):
-        await client.send("orders", b"0", b"1")
-        await client.call(RequestCode.HEART_BEAT, heartbeat("one", GROUP))
-        await told(client)
-        commit = {"consumerGroup": GROUP, "topic": "orders", "queueId": 0, "commitOffset": 2}
-        await client.call(RequestCode.UPDATE_CONSUMER_OFFSET, **commit)
-        reset = {"topic": "orders", "group": GROUP, "timestamp": 0, "isForce": "true"}
-        _, answered = await client.call(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, **reset)
-        header, body = await client.told.get()
-        assert header.code == RequestCode.RESET_CONSUMER_CLIENT_OFFSET and body == answered
-        assert header.fields.items() >= {"topic": "orders", "group": GROUP, "timestamp": "0"}.items()
-
-
 async def test_a_group_with_push_consumers_is_refused_to_pops_until_they_have_left(tmp_path: Path) -> None:
     pop = Pop(group=GROUP, topic="orders", client_id="me", invisible_ms=60_000)
     async with remoting_broker(tmp_path) as (node, client):

@@ -37,6 +37,7 @@ class Client:
         self._opaque = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[tuple[Header, bytes]]] = {}
         self.told: asyncio.Queue[tuple[Header, bytes]] = asyncio.Queue()
+        self.language = "PYTHON"
         self.reading = asyncio.create_task(self._read())
 
     @classmethod
@@ -76,7 +77,7 @@ class Client:
         given = {name: frame.text(value) for name, value in fields.items()}
         if self._user is not None:
             given = acl.signed(given, body, self._user.access_key, self._user.secret_key)
-        header = Header(int(code), next(self._opaque), flag, fields=given)
+        header = Header(int(code), next(self._opaque), flag, fields=given, language=self.language)
         answer = self._waiting[header.opaque] = asyncio.get_running_loop().create_future()
         return frame.encode(header, body, form), answer
 

@@ -84,6 +84,9 @@ class Broker:
         # reset.  A function returns True if it keeps a position of its own for the group, as pops do, and has moved
         # this position.
         self.offsets_reset: list[Callable[[str, str, Mapping[int, int]], bool]] = []
+        # Each function is called with a group, a topic, the time of a reset (-1 if it names offsets) and the new offset
+        # of each queue, after an operator has reset the group.
+        self.offsets_moved: list[Callable[[str, str, int, Mapping[int, int]], None]] = []
         # Each function is called with a deleted group before the group's offsets are deleted.
         self.group_dropped: list[Callable[[str], None]] = []
 

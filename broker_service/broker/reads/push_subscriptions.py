@@ -27,6 +27,9 @@ class PushSubscriptions:
             for one in new:
                 self._clients.setdefault(one, set()).add(client_id)
 
+    def reads(self, group: str, topic: str) -> bool:
+        return (group, topic) in self._clients
+
     def check_pop(self, group: str, topic: str) -> None:
         if clients := self._clients.get((group, topic)):
             raise NoPermission(

@@ -114,12 +114,6 @@ class Members:
                     return _expression(subscription)
         return None
 
-    def notify_of_reset(self, group: str, topic: str, timestamp: int, body: bytes) -> None:
-        """Tells the members of a group to continue at other offsets.  `body` has the offset of each queue."""
-        fields = {"topic": topic, "group": group, "timestamp": str(timestamp), "isForce": "true"}
-        for one in self.consumers(group).values():
-            one.connection.notify(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, fields, body)
-
     def _notify_members(self, groups: Iterable[str]) -> None:
         for group in groups:
             for one in self.consumers(group).values():

@@ -6,16 +6,18 @@ from broker_service.broker.core.broker import Broker
 from broker_service.broker.reads.commits import CommitEntry, Commits
 from broker_service.broker.reads.queue_lookup import Bounds, QueueLookup
 from broker_service.runtime.remoting.calls import Answer, Handlers, Request
+from broker_service.wire.remoting.resets import Resets
 
 # longest wait for the slave if this broker is a SYNC_MASTER; RocketMQ's clients wait 5 s for the answer
 COMMIT_WAIT_S = 2.0
 
 
 class OffsetAnswers:
-    def __init__(self, broker: Broker, queues: QueueLookup, commits: Commits) -> None:
+    def __init__(self, broker: Broker, queues: QueueLookup, commits: Commits, resets: Resets) -> None:
         self._broker = broker
         self._queues = queues
         self._commits = commits
+        self._resets = resets
 
     def handlers(self) -> Handlers:
         return {
@@ -41,8 +43,11 @@ class OffsetAnswers:
         return Answer(fields={"offset": str(found[0].offset)})
 
     async def commit(self, request: Request) -> Answer:
+        group = request.text("consumerGroup")
         entry = CommitEntry(request.text("topic"), request.number("queueId"), request.number("commitOffset"))
-        standing, status = await self._commits.commit_and_share(request.text("consumerGroup"), [entry], COMMIT_WAIT_S)
+        if not self._resets.is_reached(group, entry.topic, entry.queue_id, entry.offset):
+            return Answer(remark=f"offset {entry.offset} is ignored: the consumer has not followed a reset yet")
+        standing, status = await self._commits.commit_and_share(group, [entry], COMMIT_WAIT_S)
         return Answer(remark=f"{status.name}: offset {standing[0]}")
 
     async def search(self, request: Request) -> Answer:

@@ -9,6 +9,7 @@ from broker_service.broker.reads.pull import Pull, Pulled, PullPath
 from broker_service.errors import NoPermission
 from broker_service.runtime.remoting.calls import Answer, Handlers, HandlersAtOnce, Outcome, Request
 from broker_service.wire.remoting.members import Members
+from broker_service.wire.remoting.resets import Resets
 
 MAX_HOLD_S = 60.0
 MAX_ANSWER_BYTES = 4 << 20
@@ -23,10 +24,11 @@ class PullAnswers:
     consumer's last heartbeat.
     """
 
-    def __init__(self, broker: Broker, pulls: PullPath, members: Members) -> None:
+    def __init__(self, broker: Broker, pulls: PullPath, members: Members, resets: Resets) -> None:
         self._broker = broker
         self._pulls = pulls
         self._members = members
+        self._resets = resets
 
     def handlers(self) -> Handlers:
         return dict.fromkeys(_PULLS, self.pull)
@@ -71,11 +73,14 @@ class PullAnswers:
         if not flags & _HOLDS and self._broker.lacks_retry_topic(topic):
             nothing = {"suggestWhichBrokerId": "0", "nextBeginOffset": "0", "minOffset": "0", "maxOffset": "0"}
             return Answer(fields=nothing, code=ResponseCode.PULL_NOT_FOUND)
+        queue_id, queue_offset = request.number("queueId"), request.number("queueOffset")
+        if not self._resets.is_reached(group, topic, queue_id, queue_offset):
+            flags &= ~_COMMITS
         return Pull(
             group=group,
             topic=topic,
-            queue_id=request.number("queueId"),
-            queue_offset=request.number("queueOffset"),
+            queue_id=queue_id,
+            queue_offset=queue_offset,
             max_msg_nums=request.number("maxMsgNums"),
             max_msg_bytes=MAX_ANSWER_BYTES,
             sub_expression=expression or "*",

@@ -1,0 +1,92 @@
+"""RocketMQ's own mqadmin asks and resets a running push consumer of RocketMQ's Java client at our pair.
+
+`./run test --interop` runs these tests.
+"""
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from rocketsim_client import Admin, Message, Producer
+from testbed.polling import wait_until
+from testbed.processes import Processes
+from testbed.real_rocketmq import COMMAND_TIMEOUT_S, NEWEST, free_port, java, rocketmq_jars
+from tests.interop.programs import MqAdmin
+
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.interop,
+    pytest.mark.skipif(not shutil.which("mvn"), reason="fetching RocketMQ needs Maven (mvn), which is not installed"),
+]
+PROGRAM = Path(__file__).parent / "AskedConsumer.java"
+TOPIC, GROUP = "orders", "asked-workers"
+COUNT = 6
+
+
+@contextmanager
+def push_consumer(home: Path, name_server: str) -> Iterator[Path]:
+    """Runs a push consumer.  Yields the file of what it prints."""
+    printed = home / "consumer.out"
+    command = java(rocketmq_jars(NEWEST), home, "128m", str(PROGRAM), name_server, TOPIC, GROUP)
+    with printed.open("wb") as out:
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=out, stderr=subprocess.STDOUT, cwd=home)
+    try:
+        yield printed
+    finally:
+        try:
+            process.communicate(timeout=COMMAND_TIMEOUT_S)
+        finally:
+            process.kill()
+            process.wait()
+
+
+def consumed(printed: Path) -> dict[str, int]:
+    """Returns how often each message was consumed."""
+    return {
+        body: int(times) for body, times in re.findall(r"^consumed (\w+) (\d+)$", printed.read_text(), re.MULTILINE)
+    }
+
+
+def test_mqadmin_asks_and_resets_a_running_push_consumer(tmp_path: Path) -> None:
+    name_server = f"127.0.0.1:{free_port()}"
+    here = f"-n {name_server}"
+    with Processes(tmp_path) as processes:
+        namesrv = processes.start_namesrv(remotingPort=name_server.rpartition(":")[2])
+        master, _ = processes.start_pair("broker-a", namesrv, brokerRole="SYNC_MASTER", remotingPort=0)
+        wait_until(lambda: "writable" in master.log(), "the master takes writes")
+        with Admin(namesrv.address) as admin, Producer(namesrv.address) as producer:
+            admin.update_topic(TOPIC, read_queue_nums=2, write_queue_nums=2)
+            sent = [producer.send(Message(TOPIC, b"body%d" % number, keys="key")) for number in range(COUNT)]
+        tools = MqAdmin(NEWEST, tmp_path / "mqadmin")
+        try:
+            with push_consumer(tmp_path, name_server) as printed:
+                once = {f"body{number}": 1 for number in range(COUNT)}
+                wait_until(lambda: consumed(printed) == once, "the consumer has consumed all messages")
+                found = re.search(r"^client (\S+)$", printed.read_text(), re.MULTILINE)
+                assert found is not None
+                client_id = found[1]
+
+                assert client_id in tools.run(f"consumerConnection {here} -g {GROUP}")
+                shown = tools.run(f"consumerStatus {here} -g {GROUP} -i {client_id} -s")
+                assert TOPIC in shown and "CONSUME_PASSIVELY" in shown and "ConsumeMessageThread" in shown
+                assert "Same subscription" in tools.run(f"consumerStatus {here} -g {GROUP}")
+
+                message_id = sent[0].msg_id
+                again = tools.run(f"queryMsgById {here} -t {TOPIC} -i {message_id} -g {GROUP} -d {client_id}")
+                assert "consumeResult=CR_SUCCESS" in again
+                assert consumed(printed) == once | {"body0": 2}
+                progress = tools.run(f"consumerProgress {here} -g {GROUP}")
+                assert re.search(r"Diff Total: 0\b", progress), progress
+
+                tools.run(f"resetOffsetByTime {here} -g {GROUP} -t {TOPIC} -s 0")
+                twice = {f"body{number}": 2 for number in range(COUNT)} | {"body0": 3}
+                wait_until(lambda: consumed(printed) == twice, "the consumer has consumed all messages again")
+            progress = tools.run(f"consumerProgress {here} -g {GROUP}")
+            assert re.search(r"Diff Total: 0\b", progress), progress
+        finally:
+            tools.close()
