@@ -145,6 +145,8 @@ def test_rates_numbers_and_lag_change_without_a_reload(console, cluster, open_pa
         expect(tile(topic, "sent")).to_have_text(re.compile(r"^[\d.,]*[1-9][\d.,]*/s$"))
         expect(tile(group, "lag")).not_to_have_text(lag)
         expect(tile(group, "age of the lag")).to_have_text(re.compile(r"\d"))
+        expect(group.locator(".legend")).to_have_text(re.compile(r"^broker-a [\d,]*[1-9][\d,]*$"))
+        expect(group.locator(".chart .line")).to_have_attribute("d", re.compile("M.*L"))
     with Admin(cluster) as admin:
         (queue,) = admin.cluster.queues("orders")
         admin.cluster.commit("billing", {queue: admin.cluster.bounds("orders")[queue].max_offset})

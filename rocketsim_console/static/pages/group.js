@@ -1,20 +1,26 @@
 import { buttons } from "../actions.js";
+import { Chart } from "../chart.js";
 import { badge, duration, facts, h, notice, number, path, rate, show, table, tile } from "../dom.js";
 
 export const title = (name) => name;
 
+const WINDOW_MS = 5 * 60_000;
+
 export function open(page) {
   const tiles = h("div", { class: "tiles" });
+  const history = new Chart("Lag by broker name, since this page was opened", number);
   const queues = h("section", { class: "card" });
   const rest = h("div", { class: "grid" });
   const actions = h("span", { class: "buttons" });
-  page.main.append(h("div", { class: "title" }, h("h1", null, page.name), actions), tiles, queues, rest);
+  page.main.append(h("div", { class: "title" }, h("h1", null, page.name), actions), tiles, history.element, queues, rest);
+  const points = new Map();  // broker name -> [[ms, lag]]
   page.follow("group", { name: page.name }, (value) => {
     const consumed = value.rows.reduce((total, row) => total + (row.rate ?? 0), 0);
     const topics = value.by_topic.filter((one) => one.kind === "users");
     show(actions, buttons("group", { fixed: page.name, settings: value.settings ?? {}, proposals: { topic: topics[0]?.topic ?? "" } }));
     show(tiles, tile("lag", number(value.lag)), tile("age of the lag", duration(value.age_ms)), tile("consumed", rate(consumed)), tile("queues", number(value.rows_total)),
       tile("dead letters", value.dead_letters ? number(value.dead_letters.messages) : "0"));
+    draw(history, points, value.rows);
     const most = Math.max(1, ...value.rows.map((row) => row.lag));
     show(queues, h("h2", null, "Lag by queue"), value.rows.length < value.rows_total ? notice(`The first ${value.rows.length} of ${value.rows_total} queues are shown.`) : null, table("Lag by queue", [
       { title: "topic", class: "name", cell: (row) => [h("a", { href: path("topics", row.topic) }, row.topic), row.topic.startsWith("%RETRY%") ? [" ", badge("retries")] : null] },
@@ -41,6 +47,15 @@ export function open(page) {
         ["reads from", `broker id ${config.broker_id}, or ${config.which_broker_when_consume_slowly} when it has fallen behind`],
       ]) : h("p", { class: "dim" }, "The brokers have offsets of this group, but no settings.")));
   });
+}
+
+// Adds the present lags to the points, and draws those of the last minutes.
+function draw(chart, points, rows) {
+  const now = Date.now(), lags = new Map();
+  for (const row of rows) lags.set(row.broker, (lags.get(row.broker) ?? 0) + row.lag);
+  for (const [broker, lag] of lags) points.set(broker, [...(points.get(broker) ?? []).filter(([ms]) => ms >= now - WINDOW_MS), [now, lag]]);
+  const first = Math.min(now, ...[...points.values()].map((one) => one[0][0]));
+  chart.draw([...points.keys()].sort().map((broker, at) => ({ label: broker, color: at % 8, points: points.get(broker) })), [], first, now);
 }
 
 const WAYS = { pop: "popped", commit: "committed", heartbeat: "sent a heartbeat" };
