@@ -78,15 +78,19 @@ def test_buildah_makes_the_image_and_its_broker_is_healthy(tmp_path: Path) -> No
     # images that the test pulls are deleted with the test's folder
     own = () if "ROCKETSIM_BASE_IMAGE" in os.environ else storage
     buildah = (tool("buildah", "apt-get install buildah"), *own)
-    environment = os.environ | {"BUILDAH_ISOLATION": "chroot", "STORAGE_DRIVER": "vfs"}
+    # tests/conftest.py sets XDG_CONFIG_HOME to a file, which buildah refuses
+    usual = {name: value for name, value in os.environ.items() if name != "XDG_CONFIG_HOME"}
+    environment = usual | {"BUILDAH_ISOLATION": "chroot", "STORAGE_DRIVER": "vfs"}
 
     def build(*words: str | Path) -> str:
         done = run(*buildah, *words, env=environment, cwd=ROOT)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout.strip()
 
-    if run(*buildah, "pull", "--policy", "missing", base, env=environment).returncode:
-        pytest.skip(f"{base} cannot be pulled; ROCKETSIM_BASE_IMAGE names another image with Python")
+    pulled = run(*buildah, "pull", "--policy", "missing", base, env=environment)
+    if pulled.returncode:
+        why = pulled.stderr.strip().splitlines()[-1]
+        pytest.skip(f"{base} cannot be pulled ({why}); ROCKETSIM_BASE_IMAGE names another image with Python")
     registry = [f"--env={name}" for name in os.environ if name.startswith("PIP_") and name != "PIP_FIND_LINKS"]
     certificates = "--volume=/etc/ssl/certs:/etc/ssl/certs:ro"
     words = ("--format", "docker", "--network", "host", *registry, certificates, "--build-arg", f"BASE={base}")
