@@ -3,7 +3,8 @@ docs/images/*.png.
 
 The program starts two pairs, producers and consumers, kills and replaces a master, and opens the forms with which users
 change something, which takes about two minutes.  With `--looks FOLDER` it also takes each picture with dark colours and
-at a phone's width into that folder, for those who change the pages.
+at a phone's width into that folder, for those who change the pages.  With `--report FILE` it only takes the picture of
+a demo's report, which `rocketsim demo --report FILE` has made.
 """
 
 import argparse
@@ -34,6 +35,7 @@ WIDTH = 1280
 BEFORE_S, AWAY_S, AFTER_S = 45, 15, 12  # how long the charts show each state
 FROZEN_S = 1.5
 PHONE_HEIGHT = 1000
+REPORT_HEIGHT = 1250
 DARK = {"viewport": {"width": WIDTH, "height": 800}, "color_scheme": "dark"}
 PHONE = {"viewport": {"width": 390, "height": 844}, "color_scheme": "light"}
 LOOKS = {"dark": DARK, "phone": PHONE}
@@ -190,6 +192,14 @@ def opened(png: bytes) -> Image.Image:
     return Image.open(io.BytesIO(png)).convert("RGB")
 
 
+def take_report(file: Path) -> None:
+    """Saves the upper part of a demo's report as `demo-report.png`."""
+    with browser() as chrome:
+        page = chrome.new_page(viewport={"width": 900, "height": REPORT_HEIGHT}, color_scheme="light")
+        page.goto(file.resolve().as_uri())
+        save(opened(page.screenshot()), IMAGES / "demo-report.png")
+
+
 def buttons_of_up(chrome: Any, folder: Path) -> Image.Image:
     """Returns a picture of the brokers of a cluster that `rocketsim up` would start, and of the form that kills one."""
     with LocalCluster(folder, pair_properties(0, sync=True)) as cluster:
@@ -207,7 +217,12 @@ def buttons_of_up(chrome: Any, folder: Path) -> Image.Image:
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--looks", type=Path, metavar="FOLDER")
-    looks = options.parse_args().looks
+    options.add_argument("--report", type=Path, metavar="FILE")
+    given = options.parse_args()
+    if given.report is not None:
+        take_report(given.report)
+        return
+    looks = given.looks
     if looks is not None:
         looks.mkdir(exist_ok=True)
     with ExitStack() as stack:
