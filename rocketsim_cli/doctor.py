@@ -20,7 +20,7 @@ from rocketsim_proto.extras import DISTRIBUTION, command_for
 from rocketsim_cli.admin.session import camel
 from rocketsim_cli.connection import connection_to, options_of
 from rocketsim_cli.options import AsJson, OptionalNameServer, OptionalTopic
-from rocketsim_cli.tables import show_rows
+from rocketsim_cli.tables import note, show_rows
 from rocketsim_cli.trouble import EXIT_TROUBLE, WrongCommandLine, explain
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ def doctor(
     findings = list(of_installation())
     if name_server is not None:
         if spark:  # the first check, because Spark must start before this process opens connections
+            note("Spark starts and reads the list of brokers, which takes some seconds", as_json=as_json)
             findings.append(of_spark(source_options({"name_server": name_server, **options_of(name_server, context)})))
         findings += of_cluster(context, name_server, topic)
     columns = ["check", "ok", "found", "advice"]

@@ -101,6 +101,10 @@ RUN = {
         "docs/when-it-breaks.md",
         "```sh",
     ): "cluster/test_set_up::test_a_pair_is_set_up_secured_and_promoted_by_the_documents",
+    (
+        "docs/monitoring.md",
+        "```yaml",
+    ): "deploy/test_monitoring::test_prometheus_accepts_the_configuration_of_the_document",
 }
 NOT_RUN = {
     ("README.md", "```\n./run demo"): "sets up a virtual environment; CI does so, and runs the tests",

@@ -98,7 +98,8 @@ class PublishTable:
             queues = refreshed.writable_queues() if refreshed else []
             if not queues:
                 raise BrokerNotExist(
-                    f"topic {topic!r} has no queue to write to: no live master with perm=2, or no write queue"
+                    f"topic {topic!r} has no queue to write to: no live master, no write queue, or a permission that"
+                    " forbids sends (rocketsim admin clusterList shows which brokers run)"
                 )
         turn = old.turn if old else RoundRobin(self._chance.randrange(1 << 16))
         info = self._infos[topic] = TopicPublishInfo(route, queues, turn, until)

@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.brokers import running
 from tests.support.prometheus import needs_promtool
+from tests.support.tls import CA
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 RULES = DEPLOY / "prometheus/rules.yml"
@@ -41,6 +42,18 @@ def metrics_in(expression: str) -> set[str]:
 )
 def test_promtool_passes(words: tuple[str, ...]) -> None:
     done = subprocess.run(["promtool", *words], cwd=RULES.parent, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@needs_promtool
+def test_prometheus_accepts_the_configuration_of_the_document(tmp_path: Path) -> None:
+    text = (DEPLOY.parent / "docs/monitoring.md").read_text()
+    (made,) = re.findall(r"^```yaml\n(.*?)^```", text, re.M | re.S)
+    assert "/etc/rocketsim/ca.pem" in made
+    (tmp_path / "prometheus.yml").write_text(made.replace("/etc/rocketsim/ca.pem", str(CA)))
+    (tmp_path / "rules.yml").write_text(RULES.read_text())
+    words = ["promtool", "check", "config", "prometheus.yml"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
