@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 # A query that would need more than MOST_CALLS calls does not wait at brokers.
 MOST_CALLS = 16
 # The time in seconds that a call waits.  A large CALL_S saves calls, because an idle query uses one call for many
-# triggers.  With a small CALL_S, a process that is not stopped properly ends sooner.
-CALL_S = 2.0
+# triggers.  With a small CALL_S, a process that ends without `close` ends sooner.
+CALL_S = 10.0
 
 Place = tuple[str, str]  # topic, broker name
 

@@ -6,7 +6,7 @@ commits offsets and reports progress.
 
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 from rocketsim_proto.lag import goes_on_at
@@ -35,9 +35,21 @@ from rocketsim_source.source_cluster import OffsetAnswers, Offsets, QueueStates,
 
 TRUNCATION_GRACE_S = 3.0  # a master's visible end may step back for a moment when a slave comes into sync
 BOUNDED_WAIT_S = 10.0  # availableNow waits this long for a broker name that does not answer
-IDLE_PLAN_S = 1.0  # an idle query plans again after this time
+# An idle query plans again after IDLE_PLAN_S, and earlier if it has to look for new queues, but at most once in
+# LEAST_IDLE_PLAN_S.
+IDLE_PLAN_S = 5.0
+LEAST_IDLE_PLAN_S = 1.0
 POLL_S = 0.01
 POLL_MAX_S = 0.05
+
+
+class Reported(NamedTuple):
+    """A report, and what it was made from.  It was made when no queue had a lag."""
+
+    states: QueueStates
+    position: Offsets
+    group: dict[str, Any] | None
+    report: dict[str, Any]
 
 
 class StreamQuery:
@@ -62,6 +74,7 @@ class StreamQuery:
         self._ends: Offsets = {}
         self._idle_at: Offsets | None = None  # the offsets at which the last wait found no record
         self._plan_due = 0.0  # the time at which an idle query plans again
+        self._reported: Reported | None = None
 
     # --- where to start -----------------------------------------------------------------------------------------------
 
@@ -158,8 +171,8 @@ class StreamQuery:
     def _knows_of_nothing_new(self, start: StreamOffset) -> bool:
         """Returns True if the last plan found no record beyond `start`, and no broker has reported a record since.
 
-        As long as the result is True, the query only waits for records.  After a second the result is False, so that
-        the query plans again and notices losses and new queues.
+        As long as the result is True, the query only waits for records.  After some seconds the result is False, so
+        that the query plans again and notices losses and new queues.
         """
         return self._idle_at == start.offsets and time.monotonic() < self._plan_due
 
@@ -185,7 +198,8 @@ class StreamQuery:
         )
         if self._committer and (dropped := start.offsets.keys() - end.keys()):
             self._committer.forget(set(dropped))
-        self._plan_due = time.monotonic() + IDLE_PLAN_S
+        pause_s = max(LEAST_IDLE_PLAN_S, min(self._watch.discovery_due_in_ms / 1000, IDLE_PLAN_S))
+        self._plan_due = time.monotonic() + pause_s
         return end
 
     def _queue_states(self, start: StreamOffset, queues: set[MessageQueue]) -> QueueStates:
@@ -306,21 +320,35 @@ class StreamQuery:
     def report(self) -> dict[str, Any] | None:
         if not self._states.bounds and not self._states.unreachable:
             return None
+        group = self._committer.status() if self._committer else None
+        known = self._reported
+        if known is not None and known.states is self._states and known[1:3] == (self._position, group):
+            return known.report  # an idle query reports the same with each trigger
         now = now_ms()
         waits = [
             self._lag_clock.waiting_ms(queue, goes_on_at(self._position.get(queue, 0), found.min_offset), now)
             for queue, found in self._states.bounds.items()
         ]
-        group = self._committer.status() if self._committer else None
-        return report(
+        waiting_ms = max(waits, default=0)
+        made = report(
             self._states.bounds,
             self._position,
-            max(waits, default=0),
+            waiting_ms,
             group,
             self._states.unreachable_names,
             self._transports.observe(self._states.bounds),
         )
+        # The waiting time of records changes with time alone.
+        is_lasting = not made["lag"]["total"] and not waiting_ms
+        self._reported = Reported(self._states, dict(self._position), group, made) if is_lasting else None
+        return made
+
+    def stop(self) -> None:
+        """Commits the wanted offsets, and ends all calls, so that the process need not wait for them when it ends."""
+        self.close()
+        self._cluster.close()
 
     def close(self) -> None:
+        """Commits the wanted offsets.  A signal handler may call this method."""
         if self._committer is not None:
             self._committer.close(self.options.commit_timeout_ms / 1000)

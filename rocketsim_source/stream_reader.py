@@ -35,9 +35,11 @@ class RocketSimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self.schema = schema
         self.options = options
         self._query: StreamQuery | None = None
+        # The last start as Spark gave it, and as it was read: an idle query gets the same start with each trigger.
+        self._start: tuple[dict[str, Any], StreamOffset] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"schema": self.schema, "options": self.options, "_query": None}
+        return {"schema": self.schema, "options": self.options, "_query": None, "_start": None}
 
     @property
     def query(self) -> StreamQuery:
@@ -57,8 +59,11 @@ class RocketSimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return self.query.initial_offset().json()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        end = self.query.latest_offset(StreamOffset.of(start), unlimited=isinstance(limit, ReadAllAvailable))
-        return end.json()
+        if self._start is None or self._start[0] != start:
+            self._start = start, StreamOffset.of(start)
+        offset = self._start[1]
+        end = self.query.latest_offset(offset, unlimited=isinstance(limit, ReadAllAvailable))
+        return start if end is offset else end.json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         return self.query.report()
@@ -77,4 +82,4 @@ class RocketSimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def stop(self) -> None:
         if self._query is not None:
-            self._query.close()
+            self._query.stop()

@@ -36,6 +36,13 @@ class QueueWatch:
         self._unreachable_since_ms: int | None = None
         self._reported: set[str] = set()
 
+    @property
+    def discovery_due_in_ms(self) -> int:
+        """The time until `discover` asks the name servers again; 0 or less if it asks with its next call."""
+        if self._discovered_ms is None:
+            return 0
+        return self._discovered_ms + self._options.queue_discovery_interval_ms - self._clock()
+
     def discover(self, *, must_exist: bool = False, must_answer: bool = False) -> set[MessageQueue]:
         """Returns the queues that the option assign names, or else all queues of the topics to read that the name
         servers know.  The name servers are asked again every queueDiscoveryIntervalMs.  A queue may be missing because
@@ -46,9 +53,7 @@ class QueueWatch:
         topic's brokers may just be down.  With `must_answer` an error is raised if the name servers do not answer.
         """
         now = self._clock()
-        fresh = must_exist or self._discovered_ms is None
-        due = fresh or now - (self._discovered_ms or 0) >= self._options.queue_discovery_interval_ms
-        if not due:
+        if not must_exist and self.discovery_due_in_ms > 0:
             return self._queues
         from rocketsim_client.errors import RocketSimError
 

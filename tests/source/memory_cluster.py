@@ -144,6 +144,7 @@ class MemoryCluster:
         self.suspected: list[int] = []
         self.dropped: set[MessageQueue] = set()
         self.unwritable: set[MessageQueue] = set()  # queues that the topic has only for reading
+        self.is_closed = False
         self.closed: Offsets = {}  # the ends of queues that were taken from their topic by `take_away`
         self.says_closed = True  # if false, refuses the end of a removed queue, as older brokers do
         self.unrouted: set[str] = set()  # topics of which the name server knows no broker
@@ -287,7 +288,7 @@ class MemoryCluster:
         return self.brokers[0].suggest
 
     def close(self) -> None:
-        pass
+        self.is_closed = True
 
 
 def packed(frames: Iterator[PullFrame]) -> Iterator[PullFrame]:

@@ -19,8 +19,10 @@ from rocketsim_source.planning.offsets import StreamOffset
 from rocketsim_source.planning.partition import QueueRangesPartition
 from rocketsim_source.planning.queue_watch import NothingAnswers
 from rocketsim_source.planning.splits import Parallelism
-from rocketsim_source.source_cluster import OffsetAnswers, Offsets
+from rocketsim_source.schema import source_schema
+from rocketsim_source.source_cluster import ClientCluster, OffsetAnswers, Offsets
 from rocketsim_source.stream_query import StreamQuery
+from rocketsim_source.stream_reader import RocketSimStreamReader
 from testbed.polling import wait_until
 from tests.source.memory_cluster import MemoryCluster
 
@@ -653,6 +655,27 @@ def test_an_idle_query_plans_once_a_second(monkeypatch: pytest.MonkeyPatch) -> N
     assert end.offsets == {Q0: 11, Q1: 10}
 
 
+@pytest.mark.parametrize(("discovery", "plans"), [("1m", 12), ("2s", 30), ("0", 60)])
+def test_an_idle_query_asks_its_brokers_every_five_seconds_or_when_it_looks_for_queues(
+    monkeypatch: pytest.MonkeyPatch, discovery: str, plans: int
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    monkeypatch.setattr(stream_query, "now_ms", lambda: round(now * 1000))
+    cluster = cluster_with(10)
+
+    def nothing() -> bool:
+        nonlocal now
+        now += 0.25
+        return False
+
+    cluster.waits += [nothing] * 240  # a minute
+    found, at = driver(cluster, idlePollMs="250", queueDiscoveryIntervalMs=discovery), StreamOffset({Q0: 10, Q1: 10})
+    while cluster.waits:
+        assert next_end(found, at) is at
+    assert cluster.bounds_calls == plans
+
+
 def test_records_that_are_no_batch_yet_do_not_make_a_query_ask_without_a_pause(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -795,6 +818,46 @@ def test_progress_has_lag_group_and_route_from_the_cache() -> None:
     assert report["group"]["committed"] == {"T": {"broker-a": {"0": 0, "1": 0}}}
     assert report["route"] == {"broker-a": 0}
     found.close()
+
+
+def test_a_report_is_made_again_only_when_it_changes() -> None:
+    cluster = cluster_with(10)
+    found = driver(cluster, group="g", commitAsync="false", maxOffsetsPerTrigger="20")
+    at = next_end(found, found.initial_offset())
+    behind = reported(found)
+    assert behind["group"]["behindCheckpoint"] == 0 and behind["lag"]["total"] == 0
+    assert reported(found) is behind
+    assert next_end(found, at) is at  # commits the offsets, and asks for the bounds again
+    committed = reported(found)
+    assert committed["group"]["committed"] == {"T": {"broker-a": {"0": 10, "1": 10}}}
+    assert reported(found) is committed
+    cluster.put(Q0, 50)
+    next_end(found, at)
+    late = reported(found)
+    assert late["lag"]["total"] == 30
+    assert reported(found) is not late  # because the waiting time grows
+    found.close()
+
+
+def test_an_idle_query_reads_the_offset_of_spark_once_and_returns_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {"idlePollMs": "0", "queueDiscoveryIntervalMs": "0", "nameServer": "h:1", "topic": "T"}
+    options = source_options(given, streaming=True)
+    reader = RocketSimStreamReader(source_schema(options), options)
+    cluster = cluster_with(10)
+    monkeypatch.setattr(ClientCluster, "open", lambda _: cluster)
+    read: list[Any] = []
+    of = StreamOffset.of
+    monkeypatch.setattr(StreamOffset, "of", lambda written: read.append(written) or of(written))
+    first = reader.latestOffset(StreamOffset({Q0: 0, Q1: 0}).json(), reader.getDefaultReadLimit())
+    texts = [json.dumps(first)]
+    for _ in range(5):
+        texts.append(json.dumps(reader.latestOffset(json.loads(texts[-1]), reader.getDefaultReadLimit())))
+    assert {*texts} == {json.dumps(first)}
+    assert len(read) == 2
+    cluster.put(Q0, 1)
+    assert reader.latestOffset(first, reader.getDefaultReadLimit())["q"] == {"T": {"broker-a": {"0": 11, "1": 10}}}
+    reader.stop()
+    assert cluster.is_closed
 
 
 def test_the_lag_is_counted_from_the_first_record_that_is_there() -> None:
