@@ -57,7 +57,9 @@ def page(
     """Returns the report as HTML.  `facts` has versions and configuration, in the order in which they are shown."""
     events = sorted(events, key=lambda event: event.at_s)
     marks = [event.at_s for event in events if event.is_marked]
-    end_s = max([1.0, *(moment.at_s for moment in moments), *(event.at_s for event in events)])
+    times = [*(moment.at_s for moment in moments), *marks]
+    begin_s = min(times, default=0.0)  # the charts leave out the start of the servers and of Spark
+    span = (begin_s, max([begin_s + 1, *times]))
     verdict = (
         '<p class="good">Nothing acknowledged was lost, nothing was counted twice, and the group has no lag.</p>'
         if report.ok
@@ -78,9 +80,9 @@ def page(
 {verdict}
 {_counts(report)}
 <section><h2>What happened</h2>{_time_line(events)}</section>
-{_chart("Messages stored per second, by broker name", window, history.stored_per_second(moments), marks, end_s)}
-{_chart("Messages read per second, by broker", window, history.read_per_second(moments), marks, end_s)}
-{_chart("Lag of the group in messages, by broker name", "", history.lag(moments), marks, end_s)}
+{_chart("Messages stored per second, by broker name", window, history.stored_per_second(moments), marks, span)}
+{_chart("Messages read per second, by broker", window, history.read_per_second(moments), marks, span)}
+{_chart("Lag of the group in messages, by broker name", "", history.lag(moments), marks, span)}
 <section><h2>Result</h2>{_result(report)}</section>
 <section><h2>Versions and configuration</h2>{_rows(facts.items())}</section>
 </body>
@@ -134,12 +136,17 @@ def _rows(rows: Iterable[tuple[str, str]]) -> str:
 
 
 def _chart(
-    title: str, note: str, series: Mapping[str, Sequence[tuple[float, float]]], marks: Sequence[float], end_s: float
+    title: str,
+    note: str,
+    series: Mapping[str, Sequence[tuple[float, float]]],
+    marks: Sequence[float],
+    span: tuple[float, float],
 ) -> str:
+    begin_s, end_s = span
     top = ceiling(max((value for points in series.values() for _, value in points), default=0.0))
 
     def x(at_s: float) -> float:
-        return LEFT + at_s / end_s * (WIDTH - LEFT - RIGHT)
+        return LEFT + (at_s - begin_s) / (end_s - begin_s) * (WIDTH - LEFT - RIGHT)
 
     def y(value: float) -> float:
         return TOP + (1 - value / top) * (HEIGHT - TOP - BOTTOM)
@@ -149,8 +156,9 @@ def _chart(
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(value):.1f}" y2="{y(value):.1f}"/>')
         parts.append(f'<text class="axis" x="{LEFT - 7}" y="{y(value) + 4:.1f}" text-anchor="end">{value:,g}</text>')
     for part, anchor in ((0, "start"), (0.25, "middle"), (0.5, "middle"), (0.75, "middle"), (1, "end")):
-        at = f'x="{x(end_s * part):.1f}" y="{HEIGHT - 5}" text-anchor="{anchor}"'
-        parts.append(f'<text class="axis" {at}>{end_s * part:.0f} s</text>')
+        at_s = begin_s + part * (end_s - begin_s)
+        at = f'x="{x(at_s):.1f}" y="{HEIGHT - 5}" text-anchor="{anchor}"'
+        parts.append(f'<text class="axis" {at}>{at_s:.0f} s</text>')
     for color, points in enumerate(series.values()):
         text = "L".join(f"{x(at_s):.1f} {y(value):.1f}" for at_s, value in thinned(points))
         if text:

@@ -1,6 +1,7 @@
 """The demo's report as an HTML file has the figures and events, and loads nothing."""
 
 from collections import Counter
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -90,6 +91,14 @@ def test_the_page_says_what_happened_and_loads_nothing() -> None:
     assert elements.tags["svg"] == 3 and elements.tags["path"] == 6
     assert elements.tags["circle"] == 3 * 2  # two marked events on each chart
     assert "<script" not in text and text.count("&lt;script src=//evil&gt;&amp;&quot;&#x27;") == 4
+
+
+def test_the_charts_leave_out_the_time_before_the_first_figures() -> None:
+    late = [replace(moment, at_s=moment.at_s + 100) for moment in moments()]
+    events = [Event(0.0, "starting"), Event(120.0, "SIGKILL: broker-a", is_marked=True)]
+    text = page.page(report(), late, events, {})
+    assert text.count(">100 s</text>") == text.count(">160 s</text>") == 3
+    assert ">0 s</text>" not in text
 
 
 def test_a_broken_promise_stands_first() -> None:
