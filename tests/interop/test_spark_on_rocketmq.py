@@ -16,7 +16,7 @@ import pytest
 from rocketsim_client import Admin, Cluster, Producer
 from rocketsim_client.connection import Connection
 from rocketsim_client.errors import TopicNotExist
-from rocketsim_client.model import MessageQueue
+from rocketsim_client.model import MessageQueue, QueueRange
 from testbed.polling import PROCESS_PATIENCE_S, wait_until
 from testbed.real_rocketmq import BROKER_NAME, NEWEST, RocketMQ, is_fetched, running
 from tests.interop.programs import MqAdmin, read
@@ -184,6 +184,21 @@ def test_a_stream_commits_and_goes_on_from_its_checkpoint(bench: Bench, tmp_path
     assert bench.rows(tmp_path / "again") == list(range(2500, 2600))
 
 
+def test_queues_that_are_added_are_read_from_their_first_message(bench: Bench, tmp_path: Path) -> None:
+    topic, twice = bench.topic(400), 2 * QUEUES
+    always = {"processingTime": "0 seconds"}
+    query = bench.start(topic, tmp_path / "query", always, queueDiscoveryIntervalMs=200)
+    wait_until(lambda: len(bench.rows(tmp_path / "query")) == 400 or query.exception(), "the first messages")
+    bench.admin.update_topic(topic, read_queue_nums=twice, write_queue_nums=twice)
+    wait_until(lambda: len(bench.cluster.queues(topic, fresh=True)) == twice, "the name server to know the queues")
+    bench.send(topic, range(400, 800))
+    assert all(end > 0 for end in bench.ends(topic).values())
+    wait_until(lambda: len(bench.rows(tmp_path / "query")) >= 800 or query.exception(), "the new messages")
+    assert query.exception() is None
+    query.stop()
+    assert bench.rows(tmp_path / "query") == list(range(800))
+
+
 def test_views_show_the_cluster(bench: Bench) -> None:
     def view(name: str, **options: object) -> list[Any]:
         rows: list[Any] = (
@@ -193,7 +208,12 @@ def test_views_show_the_cluster(bench: Bench) -> None:
 
     topic, group = bench.topic(100), f"group{next(numbers)}"
     ends = bench.ends(topic)
-    bench.cluster.commit(group, {queue: end // 2 for queue, end in ends.items()})
+    half = {queue: end // 2 for queue, end in ends.items()}
+    ranges = [QueueRange(topic, queue.queue_id, 0, end) for queue, end in half.items()]
+    assert sum(frame.count for frame in bench.cluster.pull_range(BROKER_NAME, ranges, group=group)) == sum(
+        half.values()
+    )
+    bench.cluster.commit(group, half)
     behind = {queue.queue_id: end - end // 2 for queue, end in ends.items()}
     (lag,) = view("lag", group=group, topic=topic)
     assert (lag.lag, lag.queues) == (sum(behind.values()), QUEUES)
