@@ -35,7 +35,7 @@ def pack(endpoints: str, topic: str) -> list[bytes]:
     consumer = SimpleConsumer(configuration, "packers", {topic: FilterExpression()}, await_duration=5)
     consumer.startup()
     packed = []
-    for message in consumer.receive(32, 15):
+    for message in consumer.receive(32, 15):  # pyright: ignore -- its type in the client allows a Future
         packed.append(message.body)
         consumer.ack(message)
     consumer.shutdown()
