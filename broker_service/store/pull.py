@@ -12,7 +12,7 @@ import numpy as np
 from rocketsim_proto.model import GetMessageStatus
 from rocketsim_proto.records.record import FIXED_SIZE_V4
 
-from broker_service.store.batch_read import Positions, are_in_log, read_records
+from broker_service.store.batch_read import FEW, are_in_log, read_few, read_records
 from broker_service.store.commit_log import CommitLog, store_timestamp_at
 from broker_service.store.config import StoreConfig
 from broker_service.store.consume_queue import ENTRY_SIZE, FILLER_SIZE, ConsumeQueue, Entries
@@ -72,24 +72,23 @@ def get_message(
         next_begin_offset=offset + scanned,
         min_offset=min_offset,
         max_offset=max_offset,
-        records=_records(log, queue, offset + np.array(chosen, np.int64), picked),
+        records=_records(log, queue, [offset + number for number in chosen], picked),
         sizes=picked["size"].astype("<u4").tobytes(),
         count=len(chosen),
         suggest_pull_from_slave=log.end_offset - last_examined > memory_size(config),
     )
 
 
-def _is_full(
-    config: StoreConfig, count: int, total: int, size: int, max_messages: int, max_bytes: int, on_disk: bool
-) -> bool:
-    """Returns True if one more message of `size` exceeds a limit.  The first message is always taken."""
+def _limits(config: StoreConfig, max_messages: int, max_bytes: int, *, on_disk: bool) -> tuple[int, int]:
+    """Returns the most messages and the most bytes of an answer, for messages on disk or in memory."""
     if on_disk:
-        max_messages = min(max_messages, config.max_transfer_count_on_message_in_disk)
-        max_bytes = min(max_bytes, config.max_transfer_bytes_on_message_in_disk)
+        most, most_bytes = config.max_transfer_count_on_message_in_disk, config.max_transfer_bytes_on_message_in_disk
     else:
-        max_messages = min(max_messages, config.max_transfer_count_on_message_in_memory)
-        max_bytes = min(max_bytes, config.max_transfer_bytes_on_message_in_memory)
-    return count >= max_messages or total + size > max_bytes
+        most, most_bytes = (
+            config.max_transfer_count_on_message_in_memory,
+            config.max_transfer_bytes_on_message_in_memory,
+        )
+    return min(max_messages, most), min(max_bytes, most_bytes)
 
 
 def _choose(
@@ -107,7 +106,9 @@ def _choose(
     Returns (rows taken, entries consumed, status, log offset of the last entry examined).
     """
     end, file_size, log_min = log.end_offset, log.file_size, log.min_offset
-    memory = memory_size(config)
+    in_memory_from = end - memory_size(config)
+    in_memory = _limits(config, max_messages, max_bytes, on_disk=False)
+    on_disk = _limits(config, max_messages, max_bytes, on_disk=True)
     status = GetMessageStatus.NO_MATCHED_MESSAGE
     chosen: list[int] = []
     total = last_examined = number = 0
@@ -116,8 +117,8 @@ def _choose(
         last_examined = position
         if position < skip_to:
             continue
-        on_disk = end - position > memory
-        if chosen and _is_full(config, len(chosen), total, size, max_messages, max_bytes, on_disk):
+        most, most_bytes = on_disk if position < in_memory_from else in_memory
+        if chosen and (len(chosen) >= most or total + size > most_bytes):  # the first message is always taken
             break
         if tags_codes is not None and code not in tags_codes:
             if not chosen:
@@ -154,13 +155,19 @@ def size_and_time(log: CommitLog, queue: ConsumeQueue, queue_offset: int) -> tup
     return size, store_timestamp_at(log.peek(offset, FIXED_SIZE_V4), 0)
 
 
-def _records(log: CommitLog, queue: ConsumeQueue, queue_offsets: Positions, entries: Entries) -> bytes:
+def _records(log: CommitLog, queue: ConsumeQueue, queue_offsets: list[int], entries: Entries) -> bytes:
     """Reads the records of these entries.
 
     Raises StoreCorrupt if the log has other records at these offsets, since the queue's files are damaged then.
     """
+    if not queue_offsets:
+        return b""
+    if len(queue_offsets) <= FEW:
+        places = [(offset, size) for offset, size, _ in entries.tolist()]
+        if (found := read_few(log, places, queue_offsets, queue.queue_id)) is not None:
+            return found
     offsets, sizes = entries["commit_log_offset"].astype(np.int64), entries["size"].astype(np.int64)
-    present = are_in_log(log, offsets, sizes, queue_offsets, np.full(len(sizes), queue.queue_id))
+    present = are_in_log(log, offsets, sizes, np.array(queue_offsets), np.full(len(sizes), queue.queue_id))
     if not present.all():
-        raise damaged(queue, int(queue_offsets[present.argmin()]))
+        raise damaged(queue, queue_offsets[present.argmin()])
     return b"".join(read_records(log, offsets, sizes))

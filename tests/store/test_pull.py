@@ -7,9 +7,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rocketsim_proto.model import GetMessageStatus as Status
-from rocketsim_proto.records.record import tags_code
+from rocketsim_proto.records.record import Record, tags_code
 
 from broker_service.errors import NotFound, StoreCorrupt
+from broker_service.store import pull
 from broker_service.store.ranges import outside
 from tests.support.memory_files import MemoryFiles
 from tests.support.stores import LOG_FILE, NOW, open_store, put, queue_bodies, read_range, records_of, replay_frame
@@ -222,6 +223,26 @@ def test_readers_see_up_to_the_confirm_offset(store):
     assert store.queues.bounds("topic", 0) == (0, 0)
     store.queues.confirm_offset = store.end_offset
     assert store.queues.bounds("topic", 0) == (0, 10)
+
+
+def test_a_few_records_are_read_like_many(store, monkeypatch):
+    for topic in ("topic", "t" * 200):  # a long topic has records of version 2
+        for number in range(40):  # in several log files, between records of another queue
+            store.append_one(Record(topic, b"%d" % number * 100, queue_id=number % 2), NOW, bytes(8))
+        few = [get(store, offset, topic=topic) for offset in (0, 3, 12)]
+        monkeypatch.setattr(pull, "FEW", 0)
+        assert [get(store, offset, topic=topic) for offset in (0, 3, 12)] == few
+        monkeypatch.undo()
+        assert all(one.count > 5 for one in few)
+
+
+def test_an_entry_that_points_to_a_record_of_another_queue_is_damaged(store):
+    put(store, "topic", 1, [b"%d" % number for number in range(3)])
+    other = store.disk.read(ROOT / "consumequeue/topic/1/00000000000000000000")
+    path = ROOT / "consumequeue/topic/0/00000000000000000000"
+    store.disk.pwrite(store.disk.open(path), other[20:40], 20)
+    with pytest.raises(StoreCorrupt, match="damaged at or behind offset 1: "):
+        get(store, 0)
 
 
 def test_a_damaged_queue_never_gives_other_records(store):
