@@ -52,6 +52,13 @@ def test_the_workers_of_spark_need_this_python(tmp_path):
     assert not doctor.of_workers("/nowhere/python", str(tmp_path / "python3"), here).ok
 
 
+def test_a_codec_that_is_not_compiled_is_good_and_can_be_better(monkeypatch):
+    monkeypatch.setattr("rocketsim_proto.records.kernels.in_use", lambda: "python")
+    (codec,) = (one for one in doctor.of_installation() if one.check == "recordKernels")
+    assert (codec.ok, codec.found) == (True, "python")
+    assert "the wheel for this Python" in codec.advice and "gcc" in codec.advice
+
+
 def test_this_installation_is_good(monkeypatch):
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     findings = list(doctor.of_installation())
