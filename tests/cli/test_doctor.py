@@ -11,7 +11,7 @@ from rocketsim_proto.extras import DISTRIBUTION
 
 from rocketsim_cli import doctor
 from rocketsim_cli.tls import ConnectionOptions
-from rocketsim_client import AclPolicy, Admin
+from rocketsim_client import AccessDenied, AclPolicy, Admin
 from rocketsim_source.options.view_options import view_options
 from testbed.polling import wait_until
 from testbed.processes import Processes, ServerProcess
@@ -124,6 +124,14 @@ def test_a_broker_of_another_version_is_named():
     assert (rocketmq.found, rocketmq.advice) == ("V5_3_2", "")
 
 
+def is_served(admin: Admin, broker: str) -> bool:
+    """Returns whether the broker is registered, knows the administrator and takes writes."""
+    try:
+        return bool(admin.cluster_list()) and admin.broker_status(broker_addr=broker)[broker]["brokerActive"] == "true"
+    except AccessDenied:  # the first user is made after the start
+        return False
+
+
 @pytest.mark.cluster
 def test_rights_that_the_keys_lack_are_said(tmp_path, monkeypatch):
     """The user `app` may send to T, and nothing else."""
@@ -137,7 +145,7 @@ def test_rights_that_the_keys_lack_are_said(tmp_path, monkeypatch):
         namesrv = processes.start_namesrv(**keys)
         master = processes.start_broker("broker-a", 0, namesrv, authorizationEnabled="true", **keys)
         with Admin(namesrv.address, access_key="admin", secret_key="4dm1n-s3cr3t") as admin:
-            wait_until(admin.cluster_list, "the broker is registered")
+            wait_until(lambda: is_served(admin, master.address), "the broker has its first user, and takes writes")
             for topic in ("T", "other"):
                 admin.update_topic(topic, read_queue_nums=1, write_queue_nums=1)
             admin.create_user("app", "app-s3cr3t")
