@@ -4,6 +4,7 @@ them.
 
 import contextlib
 import itertools
+import random
 import shutil
 import subprocess
 import tempfile
@@ -17,6 +18,7 @@ from rocketsim_client import Admin, GroupNotExist, RocketSimError
 from rocketsim_testing.relay import Relay
 
 TIMEOUT_S = 60.0
+PORTS = range(20_000, 32_000)  # below those that Linux gives to connections, which could take a port before its server
 # Deletes the pair's folder once the process that has made the folder ends, even if that process is killed.  The servers
 # end at the same moment and may still write, so the deletion is tried several times.
 REMOVE_AFTER_PARENT = 'cat; for again in 1 2 3 4 5; do rm -rf -- "$1" && exit; sleep 1; done'
@@ -51,7 +53,8 @@ def pair(*, sync: bool = True, endpoints: bool = False, **keys: object) -> "Iter
             to_master = parts.enter_context(Relay(lambda: cluster.brokers[0].address))
             to_slave = parts.enter_context(Relay(lambda: cluster.brokers[1].address))
             with starting_alone() if endpoints else contextlib.nullcontext():
-                master, slave = pair_properties(0, sync=sync, grpc_port=free_port(0) if endpoints else -1)
+                grpc_port = free_port(random.choice(PORTS)) if endpoints else -1
+                master, slave = pair_properties(0, sync=sync, grpc_port=grpc_port)
                 brokers = (
                     {**master, "haMasterAddress": to_slave.address, **given},
                     {**slave, "haMasterAddress": to_master.address, **given},
