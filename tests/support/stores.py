@@ -174,13 +174,14 @@ def queue_entries(store: MessageStore, topic: str, queue_id: int) -> tuple[int, 
     """Returns a queue's first offset, and the entries in its files."""
     directory = store.config.root / "consumequeue" / topic / str(queue_id)
     first, end = store.queues.bounds(topic, queue_id)[0], store.queues.end(topic, queue_id)
-    found = np.zeros(end, ENTRY)
+    found = np.zeros(end - first, ENTRY)
     for name in store.disk.names(directory):
         if name.isdigit():
             begin = int(name) // ENTRY_SIZE
-            piece = np.frombuffer(store.disk.read(directory / name), ENTRY)[: max(0, end - begin)]
-            found[begin : begin + len(piece)] = piece
-    return first, found[first:]
+            piece = np.frombuffer(store.disk.read(directory / name), ENTRY)[max(0, first - begin) : max(0, end - begin)]
+            at = max(begin, first) - first
+            found[at : at + len(piece)] = piece
+    return first, found
 
 
 def actual_queues(store: MessageStore) -> dict[tuple[str, int], list[tuple[int, int, int]]]:
