@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from socket import SO_REUSEADDR, SOL_SOCKET, socket
 from typing import Any
 
 import pytest
@@ -1064,14 +1065,19 @@ def test_a_broker_that_is_away_is_an_error_when_the_time_is_over(tmp_path: Path)
         send(broker, b"1")
         consumer = Consumer("", "g", "T", brokers=broker.brokers, timeout_s=PATIENCE_S)
         (message,) = consumer.receive(timeout_s=SOON_S)
-    try:
-        with pytest.raises(Unreachable):
-            consumer.receive(timeout_s=0.2)
-        with pytest.raises(Unreachable):
-            consumer.ack(message, timeout_s=0.2)
-        assert consumer.in_flight == 1
-    finally:
-        consumer.close(timeout_s=0.2)
+        port = int(broker.node.address.rpartition(":")[2])
+    with socket() as nobody:
+        # A server of another test may not take the port, because the socket has it without listening.
+        nobody.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
+        nobody.bind(("127.0.0.1", port))
+        try:
+            with pytest.raises(Unreachable):
+                consumer.receive(timeout_s=0.2)
+            with pytest.raises(Unreachable):
+                consumer.ack(message, timeout_s=0.2)
+            assert consumer.in_flight == 1
+        finally:
+            consumer.close(timeout_s=0.2)
 
 
 def test_who_waits_while_another_thread_asks_is_told_that_no_broker_answers(tmp_path: Path) -> None:

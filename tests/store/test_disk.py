@@ -28,6 +28,7 @@ CALLS: dict[str, Callable[[Disk], Any]] = {
     "written_parts": lambda disk: disk.written_parts(1, 0, 1),
     "exists": lambda disk: disk.exists(ROOT),
     "size": lambda disk: disk.size(ROOT),
+    "modified_ms": lambda disk: disk.modified_ms(ROOT),
     "names": lambda disk: disk.names(ROOT),
     "disk_usage": lambda disk: disk.disk_usage(ROOT),
     "pwrite": lambda disk: disk.pwrite(1, b"a", 0),
