@@ -135,7 +135,10 @@ def _proved(claim: _Claim, find_user: FindUser, expected: Callable[[User], str])
 
 
 def proved(username: str, find_user: FindUser, is_right: Callable[[User], bool]) -> User:
-    """Returns the user of a call whose signature is right for that user; raises NotAuthenticated."""
+    """Returns the user with this name.
+
+    Raises NotAuthenticated if there is no such user, if the call's signature is wrong, or if the user is disabled.
+    """
     user = _found(username, find_user)
     if not is_right(user):
         raise _wrong(user)

@@ -60,7 +60,7 @@ def is_required(field: dataclasses.Field[Any]) -> bool:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Setting:
-    """One `key=value`.  `where` is the place of the setting, which errors name, such as `broker-a.properties:12`."""
+    """One `key=value`.  Errors name the place of the setting, `where`, for example `broker-a.properties:12`."""
 
     key: str
     value: str

@@ -1,7 +1,7 @@
 """Consumption connects the parts of pop consumption, and holds the state that pops, transactions and timers share.
 
-On a master, calls of the methods that `pop/__init__.py` lists change the state.  A slave builds its state from the
-replicated log, so that the slave can be promoted.
+On a master, the state is changed by calls of the methods that are listed in `pop/__init__.py`.  A slave builds its
+state from the replicated log, so that the slave can be promoted.
 """
 
 import logging

@@ -69,7 +69,8 @@ class Locks:
     ) -> list[Ordered]:
         """Takes messages for a consumer, and returns those that were taken.
 
-        A message is taken if it is new, or is the first that waits.  A new message that cannot be taken waits.
+        Nothing is taken while a batch of the message group is under way.  Otherwise the first waiting message is taken,
+        and a new message if no message waits.  A new message that is not taken waits.
         """
         lock = self.by_group.get(group)
         if lock is None:

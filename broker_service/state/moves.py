@@ -13,7 +13,7 @@ from rocketsim_proto.reserved import DLQ_PREFIX, RETRY_PREFIX
 from broker_service.state.state import Due
 from broker_service.state.transitions import DeliveryId, Move, Place
 
-PROPERTY_SOURCE = "__SOURCE"  # names the delivery that a copy settles
+PROPERTY_SOURCE = "__SOURCE"  # in a retry or dead-letter copy: the delivery that ends with this copy
 PROPERTY_FIRST_POP_TIME = "1ST_POP_TIME"
 PROPERTY_ORIGIN_GROUP = "ORIGIN_GROUP"
 PROPERTY_RETRY_TOPIC = "RETRY_TOPIC"

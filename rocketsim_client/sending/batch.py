@@ -122,7 +122,7 @@ def of_messages(
     compression: str,
     message_groups: Sequence[str | None] | None = None,
 ) -> OutgoingBatch:
-    """Makes a batch of messages that have one topic and one WAIT flag, for queues of one broker."""
+    """Makes a batch of messages that share one topic and one WAIT flag, for queues of one broker."""
     bodies = [message.body for message in messages]
     sys_flags: Any = 0
     if max(map(len, bodies)) >= compress_over:

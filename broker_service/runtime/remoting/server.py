@@ -62,7 +62,8 @@ FRAME_S = 10.0
 IDLE_S = 120.0  # RocketMQ's serverChannelMaxIdleTimeSeconds
 STALLED_S = 30.0
 CHECK_TIMES_EVERY_S = 1.0
-# most bytes of a small frame, which the buffers of a connection hold anyway; larger frames have a separate budget
+# The size of the largest small frame.  Small frames fit into the buffers that each connection has anyway.
+# Larger frames have a separate budget.
 SMALL_BYTES = 64 << 10
 SLOWEST_BYTES_S = 1 << 20  # the lowest rate at which a client may send a request
 ACCEPT_PAUSE_S = 1.0  # the pause after a failed accept, for example when the process has no file handles left
