@@ -258,6 +258,23 @@ async def test_requests_beyond_the_memory_for_them_are_not_read_until_others_hav
         await until(lambda: made.request_bytes == 0, "all memory is given back")
 
 
+async def test_a_large_request_whose_call_waits_for_memory_counts_as_arriving(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One call has the memory for requests, one request waits for it, and the others are not read."""
+    for limit in ("MAX_REQUEST_BYTES", "MAX_ARRIVING_BYTES"):
+        monkeypatch.setattr(module, limit, 4 << 20)
+    async with serving() as (made, answers), AsyncExitStack() as stack:
+        writers = [(await stack.enter_async_context(connected(made.port)))[1] for _ in range(6)]
+        for number, writer in enumerate(writers):
+            writer.write(encode(Header(HELD, number), bytes(4_000_000)))
+        await until(lambda: made.request_bytes > 8_000_000, "one request waits for memory behind a call")
+        for _ in range(1000):  # turns in which the loop could read more
+            await asyncio.sleep(0)
+            assert made.request_bytes > 8_000_000
+        assert answers.holding == 1
+        answers.held.set()
+        await until(lambda: answers.holding == 6 and not made.request_bytes, "all have been answered")
+
+
 async def test_large_requests_that_do_not_come_to_their_end_keep_no_small_ones_waiting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

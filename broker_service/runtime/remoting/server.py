@@ -6,7 +6,8 @@ once, and each other request gets a task, which is a call.
 
 The request of a call stays in memory until the call has ended.  All requests of calls together may use
 MAX_REQUEST_BYTES.  Large requests that are still arriving have a separate limit, MAX_ARRIVING_BYTES.  While a limit is
-reached, the server reads no further request that would exceed it.
+reached, the server reads no further request that would exceed it.  A large request counts as arriving until its call
+has begun.
 
 Answers that clients have not read yet may use MAX_UNSENT_BYTES, and those of one connection MAX_UNSENT_BYTES_OF_ONE.
 A connection that would exceed a limit is closed.
@@ -84,7 +85,7 @@ class Connection:
         self._unwritten: list[bytes] = []
         self._unwritten_bytes = 0
         self._opaque = itertools.count()
-        self._asked: dict[int, asyncio.Future[Reply | Unanswered]] = {}  # by the number of the server's request
+        self._asked: dict[int, asyncio.Future[Reply | Unanswered]] = {}  # by the opaque of a request
         host, port = writer.get_extra_info("peername")[:2]
         self.address = host_port(host, port)
         self.peer = f"ipv6:{self.address}" if ":" in host else f"ipv4:{self.address}"
@@ -360,38 +361,43 @@ class RemotingServer:
         while not self._stopping:
             frames = Frames(arrived)
             if frames.end:
-                one.deadline_s = None
                 await self._handle(one, frames.requests)
                 arrived, is_begun = arrived[frames.end :], False
-                one.deadline_s = None if one.calls else loop.time() + IDLE_S
             if frames.error is not None:
                 raise frames.error
+            if frames.next_size > SMALL_BYTES:
+                await self._room_for_a_call(one)
             if frames.next_size and not is_begun:
                 is_begun = True
                 one.deadline_s = loop.time() + FRAME_S + frames.next_size / SLOWEST_BYTES_S
             if frames.next_size > SMALL_BYTES:
-                arrived += await self._rest_of_large(one, frames.next_size, frames.next_size - len(arrived))
+                await self._handle_large(one, arrived, frames.next_size)
+                arrived, is_begun = b"", False
                 continue
             more = await one.reader.read(READ_BYTES)
             if not more:
                 return
             arrived += more
 
-    async def _rest_of_large(self, one: Connection, size: int, missing: int) -> bytes:
-        """Reads the missing bytes of a large frame.
+    async def _handle_large(self, one: Connection, begun: bytes, size: int) -> None:
+        """Reads a large frame, whose first bytes are `begun`, and handles it.
 
-        The bytes of the frame are taken from a separate budget, so that clients that do not finish large frames do not
-        delay small frames.
+        The bytes of the frame are taken from a separate budget until its call has begun, so that clients that do not
+        finish large frames do not delay small frames, and so that a frame whose call has to wait for memory counts.
         """
         await self._arriving.take(size)
         try:
-            return await one.reader.readexactly(missing)
+            frames = Frames(begun + await one.reader.readexactly(size - len(begun)))
+            if frames.error is not None:
+                raise frames.error
+            await self._handle(one, frames.requests)
         finally:
             self._arriving.give_back(size)
 
     async def _handle(self, one: Connection, frames: Sequence[tuple[Header, bytes, int]]) -> None:
         """Answers requests that need no waiting, begins the calls of the others, and passes the client's answers on."""
-        asked: list[tuple[Request, int]] = []  # with the sizes of the frames
+        one.deadline_s = None
+        asked: list[tuple[Request, int]] = []  # requests and the sizes of their frames
         for header, body, size in frames:
             if header.is_answer:
                 one.answered(header, body)
@@ -405,11 +411,16 @@ class RemotingServer:
                 self._send(one, request.header, answer)
         for (request, size), answer in zip(asked, answers, strict=True):
             if answer is None:
-                while len(one.calls) >= MAX_CALLS_OF_ONE:
-                    one.call_ended.clear()
-                    await one.call_ended.wait()
+                await self._room_for_a_call(one)
                 await self._requests.take(size + REQUEST_OVERHEAD_BYTES)
                 self._begin(one, request, size + REQUEST_OVERHEAD_BYTES)
+        one.deadline_s = None if one.calls else asyncio.get_running_loop().time() + IDLE_S
+
+    async def _room_for_a_call(self, one: Connection) -> None:
+        """Waits while the connection has MAX_CALLS_OF_ONE calls."""
+        while len(one.calls) >= MAX_CALLS_OF_ONE:
+            one.call_ended.clear()
+            await one.call_ended.wait()
 
     def _begin(self, one: Connection, request: Request, taken: int) -> None:
         task = asyncio.get_running_loop().create_task(self._answer(one, request), name="remoting-call")
