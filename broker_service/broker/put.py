@@ -170,13 +170,16 @@ class PutPath:
         return self.place(send, await self.admit(send))
 
     def append_at_once(self, send: Send) -> Placed | None:
-        """Does the same as `append`, or returns None if the topic must be created first or is being changed."""
-        try:
-            frame = self._admitted_at_once(send, send.size)
-        except RocketSimError as error:
-            self._refused[type(error).__name__] += 1
-            raise
+        """Does the same as `append`, or returns None if the topic must be created first or is being changed.
+
+        Several sends may be joined, and may then be tried one by one, so the caller counts refusals with
+        `count_refused`.
+        """
+        frame = self._admitted_at_once(send, send.size)
         return None if frame is None else self.place(send, frame)
+
+    def count_refused(self, error: RocketSimError, sends: int = 1) -> None:
+        self._refused[type(error).__name__] += sends
 
     async def admit(self, send: Send) -> Frame:
         """Checks a send and returns its records as a frame.
@@ -187,7 +190,7 @@ class PutPath:
         try:
             return await self._admitted(send)
         except RocketSimError as error:
-            self._refused[type(error).__name__] += 1
+            self.count_refused(error)
             raise
 
     async def _admitted(self, send: Send) -> Frame:

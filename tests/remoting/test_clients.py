@@ -135,6 +135,19 @@ async def test_a_send_that_is_refused_or_delayed_changes_no_send_that_comes_with
         assert node.store.queues.end("SCHEDULE_TOPIC_XXXX", 17) == 1
 
 
+async def test_each_send_that_is_refused_is_counted_once(tmp_path: Path) -> None:
+    async with remoting_broker(tmp_path) as (node, client):
+        await client.send("orders", b"0")
+        await client.together(
+            a_send("orders", b"1"),
+            a_send("orders", b"2", queue_id=99),
+            a_send("SCHEDULE_TOPIC_XXXX", b"3"),
+            a_send("SCHEDULE_TOPIC_XXXX", b"4"),
+        )
+        (refused,) = (one for one in node.puts.figures() if one.name == "rocketsim_sends_refused")
+        assert dict(refused.samples) == {("NoPermission",): 2, ("QueueNotExist",): 1}
+
+
 async def test_what_a_send_is_refused_for(tmp_path: Path) -> None:
     async with remoting_broker(tmp_path, auto_create_topic_enable=False) as (_, client):
         given = {"a": "p", "c": "", "d": 4, "e": 0, "g": 1, "h": 0}

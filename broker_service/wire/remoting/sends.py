@@ -12,7 +12,7 @@ from rocketsim_proto.remoting.frame import Header
 
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.put import Placed, PutPath, RecordsSend
-from broker_service.errors import MessageIllegal
+from broker_service.errors import MessageIllegal, RocketSimError
 from broker_service.put_result import PutStatus
 from broker_service.runtime.remoting.calls import Answer, Handlers, HandlersAtOnce, Outcome, Request
 from broker_service.state.half_messages import PROPERTY_IMMUNITY_S, PROPERTY_PREPARED
@@ -84,10 +84,11 @@ class SendAnswers:
         together = first if len(sends) == 1 else replace(first, records=[one for send in sends for one in send.records])
         try:
             placed = self._puts.append_at_once(together)
-        except MessageIllegal as error:
-            if len(sends) == 1:
-                return [error]
-            return [outcome for send in sends for outcome in self._appended([send])]
+        except RocketSimError as error:
+            if isinstance(error, MessageIllegal) and len(sends) > 1:
+                return [outcome for send in sends for outcome in self._appended([send])]
+            self._puts.count_refused(error, len(sends))
+            return [error] * len(sends)
         except Exception as error:
             return [error] * len(sends)
         if placed is None:
