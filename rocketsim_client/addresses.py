@@ -11,23 +11,28 @@ Brokers = Mapping[str, Mapping[int, str]]  # broker name -> broker id -> host:po
 
 LOOPBACK = b"\x7f\x00\x00\x01"
 _ADDRESS = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[^\s:;,/\[\]]+):[0-9]{1,5}")
-
-
 # The endpoint of a cloud's instance of RocketMQ 4, as in `MQ_INST_1234_abc.mq.example.com:80`.
 _INSTANCE = re.compile(r"(MQ_INST_\w+_\w+)\.", re.ASCII)
 
 
 def parse_name_servers(text: str | Sequence[str]) -> list[str]:
-    """Returns the addresses, each as `host:port`.  Clouds show the endpoint of an instance with `http://`, which this
-    function leaves out, as RocketMQ's clients do."""
-    parts = re.split(r"[;,]", text) if isinstance(text, str) else list(text)
-    addresses = [part.strip().removeprefix("http://") for part in parts if part.strip()]
+    """Returns the addresses, each as `host:port`."""
+    addresses = split_addresses(text)
     if not addresses:
         raise InvalidParameter("no name server is given; give host:port, or several joined by ';'")
     for address in addresses:
         if not is_address(address):
             raise InvalidParameter(f"name server {address!r} is not host:port; join several by ';'")
     return addresses
+
+
+def split_addresses(text: str | Sequence[str]) -> list[str]:
+    """Splits addresses that are joined by `;` (as in RocketMQ) or `,`, without checking them.
+
+    Clouds show the endpoint of an instance with `http://`, which is left out, as RocketMQ's clients do.
+    """
+    parts = re.split(r"[;,]", text) if isinstance(text, str) else text
+    return [part.strip().removeprefix("http://") for part in parts if part.strip()]
 
 
 def instance_of(addresses: Sequence[str]) -> str:

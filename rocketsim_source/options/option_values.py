@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from rocketsim_proto.signature import Credentials
 
 from rocketsim_client.address_map import AddressMap
+from rocketsim_client.addresses import is_address, split_addresses
 from rocketsim_client.errors import InvalidParameter, MessageIllegal
 from rocketsim_client.validation import check_group, check_namespace, check_topic, check_topic_for_sending
 
@@ -282,8 +283,8 @@ def pattern(value: str) -> str:
 
 
 def addresses(value: str) -> tuple[str, ...]:
-    """Parses host:port, several separated by `;` (as in RocketMQ) or `,`.  Clouds show an endpoint with `http://`."""
-    found = tuple(address.strip().removeprefix("http://") for address in re.split("[;,]", value) if address.strip())
+    """Parses host:port, several separated by `;` (as in RocketMQ) or `,`."""
+    found = tuple(split_addresses(value))
     if not found:
         raise OptionError("must be host:port, several separated by ';'")
     for address in found:
@@ -292,8 +293,7 @@ def addresses(value: str) -> tuple[str, ...]:
 
 
 def check_address(address: str) -> None:
-    match = re.fullmatch(r"(\[[0-9a-fA-F:.]+\]|[^\s:;,\[\]/]+):([0-9]{1,5})", address)
-    if match is None or not 0 < int(match[2]) < 65536:
+    if not is_address(address):
         raise OptionError(f"{address!r} is not host:port")
 
 
