@@ -103,8 +103,11 @@ class Pair:
 
     @property
     def endpoints(self) -> str:
-        """The address for RocketMQ 5's official clients, for a pair that was made with `endpoints=True`."""
-        return f"127.0.0.1:{self._master.keys['grpcServerPort']}"
+        """The address for RocketMQ 5's official clients.  Raises ValueError if the master has no port for them."""
+        port = int(str(self._master.keys.get("grpcServerPort", -1)))
+        if port < 0:
+            raise ValueError("this pair has no port for RocketMQ 5's clients; make it with pair(endpoints=True)")
+        return f"127.0.0.1:{port}"
 
     def make_topic(self, name: str = "", *, queues: int = 4) -> str:
         """Creates a topic, with a new name if none is given, and returns the name once clients can send to the

@@ -92,6 +92,8 @@ def test_a_test_kills_promotes_restarts_and_waits() -> None:
 
 def test_a_partition_keeps_the_slave_behind_until_it_heals_whoever_is_the_master() -> None:
     with rocketsim_testing.pair(slaveWaitTimeMs=1000) as pair:
+        with pytest.raises(ValueError, match=r"pair\(endpoints=True\)"):
+            _ = pair.endpoints
         topic = pair.make_topic(queues=1)
         with Producer(pair.name_server, timeout_s=PROCESS_PATIENCE_S) as producer:
 
