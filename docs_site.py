@@ -38,7 +38,7 @@ LINK = re.compile(r"(!?)\[((?:[^][]|\[[^]]*\])*)\]\(([^)\s]+)\)")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Adds the documents outside of docs/ and the copies of files to the site."""
+    """Adds to the site the documents that are not in docs/, and copies of the files in the folders of COPIED."""
     root = Path(config.docs_dir).parent
     for document, page in PAGES.items():
         files.append(File.generated(config, page, content=(root / document).read_text()))

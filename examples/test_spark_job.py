@@ -1,4 +1,4 @@
-"""A test of a Spark job with pytest: the job goes on when a master dies, and counts each message once.
+"""Tests a Spark job with pytest: the job continues after a master has died, and counts each message once.
 
     python -m pytest examples/test_spark_job.py
 

@@ -359,7 +359,10 @@ class AdminAnswers:
         return self._broker.config.broker_name
 
     def _topic(self, name: str) -> TopicConfig:
-        """Returns a topic.  Tools see the retry topic of every group, even if it does not exist yet."""
+        """Returns a topic.
+
+        Every group of RocketMQ has a retry topic.  If a group here has none yet, returns an empty one for the tools.
+        """
         return TopicConfig(name, 1, 1) if self._broker.lacks_retry_topic(name) else self._broker.topics.existing(name)
 
     def _tps(self, topic: str, group: str) -> float:

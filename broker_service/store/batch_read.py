@@ -20,7 +20,8 @@ from broker_service.store.commit_log import CommitLog
 Positions = npt.NDArray[np.int64]
 
 _HEAD = Struct(">II4xi4xqq")  # size, magic, queue id, queue offset, log offset
-FEW = 64  # up to this number, slicing is faster than Arrow, and struct is faster than numpy
+# For at most FEW records, slicing is faster than Arrow, and struct is faster than numpy.
+FEW = 64
 
 
 def read_records(log: CommitLog, offsets: Positions, sizes: Positions) -> list[memoryview]:

@@ -1,4 +1,4 @@
-"""The version of the installed RocketSim."""
+"""The name and version that a broker reports."""
 
 import functools
 

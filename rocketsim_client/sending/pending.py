@@ -102,8 +102,10 @@ class Pending(Future[Any]):
 
 
 def succeed_all(futures: Sequence[Pending], results: Iterable[Any]) -> None:
-    """Completes all futures of a batch with their results, as `succeed` does with one.  The futures for which no thread
-    waits are completed under one acquisition of the lock."""
+    """Sets the results of all futures of a batch, as `succeed` sets the result of one future.
+
+    The lock is acquired once for all futures that no thread waits for.
+    """
     with_callbacks: list[Pending] = []
     awaited: list[tuple[Pending, Any]] = []
     with _making:

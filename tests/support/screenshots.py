@@ -242,7 +242,8 @@ def main() -> None:
         save(buttons_of_up(chrome, folder / "up"), IMAGES / "console-buttons.png")
         stack.enter_context(traffic(name_server.address))
         camera.light.goto(console.url)
-        group_camera = Camera(chrome, console.url, looks)  # its page draws the lag since it was opened
+        # This page is opened early, because it draws the lag from the moment at which it is opened.
+        group_camera = Camera(chrome, console.url, looks)
         group_camera.light.goto(f"{console.url}groups/reports")
         time.sleep(BEFORE_S)
         # The master takes messages that its slave never gets, and that it cuts off its log later.

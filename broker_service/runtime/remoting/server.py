@@ -85,7 +85,8 @@ class Connection:
         self._unwritten: list[bytes] = []
         self._unwritten_bytes = 0
         self._opaque = itertools.count()
-        self._asked: dict[int, asyncio.Future[Reply | Unanswered]] = {}  # by the opaque of a request
+        # The requests that the server has sent to the client: opaque -> the future of the client's answer.
+        self._asked: dict[int, asyncio.Future[Reply | Unanswered]] = {}
         host, port = writer.get_extra_info("peername")[:2]
         self.address = host_port(host, port)
         self.peer = f"ipv6:{self.address}" if ":" in host else f"ipv4:{self.address}"
