@@ -24,9 +24,11 @@ os.register_at_fork(after_in_child=_new_lock)
 
 
 class Pending(Future[Any]):
-    """A future that makes its condition (a lock and a queue) only when a thread waits for it.  Most futures never need
-    a condition, because their results are read after they are done, or passed to a callback.  Until a future is done,
-    it keeps the message.
+    """A future that makes its condition (a lock and a queue) only when a method of the standard library needs one, for
+    example `concurrent.futures.wait`.  Until a future is done, it keeps the message.
+
+    A thread that calls `result` waits for a plain lock of its own, its alarm, because a condition costs both threads
+    several times as much.  Most results are read after the future is done, or passed to a callback, and need neither.
 
     While a sender finishes a future that has no condition, the lock `_making` keeps other threads from making one.
     """
@@ -47,6 +49,7 @@ class Pending(Future[Any]):
         self._exception: BaseException | None = None
         self._waiters: list[Any] = []
         self._done_callbacks: list[Any] = []
+        self._alarms: list[threading.Lock] | None = None  # each is held until the future is done
         self.message = message
         self.queue = queue
         self.message_group = message_group
@@ -65,9 +68,41 @@ class Pending(Future[Any]):
         return self._state in (FINISHED, CANCELLED, CANCELLED_AND_NOTIFIED)
 
     def result(self, timeout: float | None = None) -> Any:
+        if self._state != FINISHED:
+            self._wait(timeout)
+            timeout = 0
         if self._state == FINISHED and self._exception is None:
             return self._result
         return super().result(timeout)
+
+    def _wait(self, timeout: float | None) -> None:
+        """Waits until the future is done, or for `timeout` seconds."""
+        alarm = threading.Lock()
+        alarm.acquire()
+        with _making:
+            if self.done():
+                return
+            if self._alarms is None:
+                self._alarms = []
+            self._alarms.append(alarm)
+        try:
+            rang = alarm.acquire(timeout=-1 if timeout is None else min(max(timeout, 0), threading.TIMEOUT_MAX))
+        except BaseException:
+            self._forget(alarm)
+            raise
+        if not rang:
+            self._forget(alarm)
+
+    def _forget(self, alarm: threading.Lock) -> None:
+        with _making:
+            if self._alarms is not None:
+                self._alarms.remove(alarm)
+
+    def cancel(self) -> bool:
+        cancelled = super().cancel()
+        if cancelled:
+            self._ring()
+        return cancelled
 
     def add_done_callback(self, fn: Callable[[Future[Any]], object]) -> None:
         with _making:
@@ -91,34 +126,49 @@ class Pending(Future[Any]):
                 made = False
             else:
                 made = True
-        if not made:
-            if self._done_callbacks:
-                self._invoke_callbacks()  # type: ignore[attr-defined]
-        elif self.set_running_or_notify_cancel():
+        if made and self.set_running_or_notify_cancel():
+            # These two methods run the callbacks, too.
             if error is None:
                 self.set_result(result)
             else:
                 self.set_exception(error)
+        self._ring()
+        if not made and self._done_callbacks:
+            self._invoke_callbacks()  # type: ignore[attr-defined]
+
+    def _ring(self) -> None:
+        """Wakes the threads in `_wait`; called when the future is done."""
+        if self._alarms is not None:
+            with _making:
+                alarms, self._alarms = self._alarms, None
+            for alarm in alarms or ():
+                alarm.release()
 
 
 def succeed_all(futures: Sequence[Pending], results: Iterable[Any]) -> None:
     """Sets the results of all futures of a batch, as `succeed` sets the result of one future.
 
-    The lock is acquired once for all futures that no thread waits for.
+    The lock is acquired once for all futures without a condition.
     """
     with_callbacks: list[Pending] = []
-    awaited: list[tuple[Pending, Any]] = []
+    with_condition: list[tuple[Pending, Any]] = []
+    alarms: list[threading.Lock] = []
     with _making:
         for future, result in zip(futures, results, strict=True):
             if future._made is not None:
-                awaited.append((future, result))
+                with_condition.append((future, result))
                 continue
             future.message = None
             future._result = result
             future._state = FINISHED
+            if future._alarms is not None:
+                alarms += future._alarms
+                future._alarms = None
             if future._done_callbacks:
                 with_callbacks.append(future)
-    for future, result in awaited:
+    for alarm in alarms:
+        alarm.release()
+    for future, result in with_condition:
         future.succeed(result)
     for future in with_callbacks:
         future._invoke_callbacks()  # type: ignore[attr-defined]

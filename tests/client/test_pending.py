@@ -39,6 +39,67 @@ def test_waiting_ends_with_the_result_or_the_timeout():
     assert future.result(5) == 1
 
 
+@pytest.mark.parametrize("end", [lambda future: future.succeed(7), lambda future: succeed_all([future], [7])])
+def test_threads_that_wait_are_woken_without_a_condition(monkeypatch, end):
+    future, got = pending(), []
+    threads = [threading.Thread(target=lambda: got.append(future.result(60))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    with pytest.raises(TimeoutError):
+        pending().result(0.01)  # one that gives up disturbs nobody
+    monkeypatch.setattr(future, "set_result", lambda result: pytest.fail("the standard way needs a condition"))
+    end(future)
+    for thread in threads:
+        thread.join(60)
+    assert got == [7, 7, 7]
+
+
+@pytest.mark.parametrize("has_condition", [False, True])
+def test_cancelling_wakes_a_thread_that_waits(has_condition):
+    future, got = pending(), []
+
+    def wait_for_it():
+        try:
+            future.result(60)
+        except CancelledError:
+            got.append("cancelled")
+
+    if has_condition:
+        assert future.cancelled() is False  # makes the condition
+    waiter = threading.Thread(target=wait_for_it)
+    waiter.start()
+    assert future.cancel()
+    waiter.join(60)
+    assert got == ["cancelled"]
+
+
+@pytest.mark.parametrize("end", [lambda future: future.succeed(7), lambda future: future.fail(KeyError("x"))])
+def test_a_thread_that_waits_is_woken_if_there_is_a_condition_too(end):
+    future, got = pending(), []
+
+    def wait_for_it():
+        try:
+            got.append(future.result(60))
+        except KeyError:
+            got.append("error")
+
+    waiter = threading.Thread(target=wait_for_it)
+    waiter.start()
+    assert not wait([future], 0).done  # makes the condition
+    end(future)
+    waiter.join(60)
+    assert len(got) == 1
+
+
+def test_a_result_can_be_asked_for_again_after_a_timeout():
+    future = pending()
+    for _ in range(3):
+        with pytest.raises(TimeoutError):
+            future.result(0.001)
+    future.succeed(7)
+    assert future.result(0) == 7
+
+
 @pytest.mark.parametrize("waited_before", [False, True])
 def test_callbacks_run_once_whenever_they_were_left(waited_before):
     future, heard = pending(), []
