@@ -161,7 +161,7 @@ def _option(option: Any) -> tuple[str, str, str]:
 
 
 def _default_of(value: Any) -> str:
-    if value is None or value is False:  # not given
+    if value is None or value is False or value == "":  # not given
         return ""
     return "`true`" if value is True else f"`{getattr(value, 'value', value)}`"
 

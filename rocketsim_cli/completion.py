@@ -89,7 +89,7 @@ def _connection(ctx: typer.Context) -> "Connection":
     import rocketsim_client  # noqa: F401 -- a slow import, so it happens before the time-out starts
     from rocketsim_cli import contexts
     from rocketsim_cli.connection import Invocation, connection_to
-    from rocketsim_cli.tls import ConnectionOptions
+    from rocketsim_cli.connection_options import ConnectionOptions
 
     root = ctx.find_root()
     given = {one.name: root.params[one.name] for one in fields(ConnectionOptions) if one.name in root.params}

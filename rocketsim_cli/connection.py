@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from rocketsim_cli.connection_options import ConnectionOptions
 from rocketsim_cli.credentials import credentials
-from rocketsim_cli.tls import ConnectionOptions
 
 if TYPE_CHECKING:
     from rocketsim_client.connection import Connection
@@ -46,8 +46,9 @@ def options_of(name_server: str, context: typer.Context) -> dict[str, Any]:
     options = given_options(context)
     if found is not None and found.cluster is not None and found.cluster.name_server == name_server:
         options = _merged(options, found.cluster.options)
-    keys = {name: key for name, key in credentials().items() if key}
-    return {**asdict(options), **keys}
+    keys = credentials()
+    # A token belongs to its keys, so keys without a token also override the token of a context.
+    return {**asdict(options), **keys} if keys["access_key"] else asdict(options)
 
 
 def given_options(context: typer.Context) -> ConnectionOptions:
@@ -57,6 +58,11 @@ def given_options(context: typer.Context) -> ConnectionOptions:
 
 
 def _merged(given: ConnectionOptions, others: ConnectionOptions) -> ConnectionOptions:
-    """Returns the given options, and takes each option that was not given from `others`, the options of a context."""
+    """Returns the given options, and takes each option that was not given from `others`, the options of a context.
+
+    A connection has only one of the two namespaces, so either of them overrides both namespaces of the context.
+    """
     own = {one.name: getattr(given, one.name) for one in fields(given) if getattr(given, one.name) != one.default}
+    if given.namespace or given.namespace_v2:
+        own |= {"namespace": given.namespace, "namespace_v2": given.namespace_v2}
     return replace(others, **own)

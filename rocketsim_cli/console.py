@@ -5,7 +5,7 @@ starts.
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rocketsim_proto.extras import MissingExtra, command_for, need
@@ -16,6 +16,9 @@ from rocketsim_cli.options import NameServer
 from rocketsim_cli.tables import console as terminal
 from rocketsim_cli.tables import note
 from rocketsim_cli.trouble import Trouble, WrongCommandLine
+
+if TYPE_CHECKING:
+    from rocketsim_client.connection import Connection
 
 PORT = 8088
 ACTION_TIMEOUT_S = 5.0  # the time-out of a call to one broker that changes something for a user
@@ -59,7 +62,6 @@ def console(
     from dataclasses import replace
 
     from rocketsim_client import Admin
-    from rocketsim_client.connection import credentials_of
     from rocketsim_console.actions import OPERATORS
     from rocketsim_console.app import Console
     from rocketsim_console.changes import Changes
@@ -73,8 +75,7 @@ def console(
     connection = connection_to(name_server, context)
 
     def connect(access_key: str, secret_key: str) -> Admin:
-        keys = credentials_of(access_key, secret_key)
-        return Admin(replace(connection, timeout_s=ACTION_TIMEOUT_S, credentials=keys))
+        return Admin(replace(with_keys(connection, access_key, secret_key), timeout_s=ACTION_TIMEOUT_S))
 
     changes = Changes(OPERATORS, connect) if write else None
     with taken, Admin(replace(connection, timeout_s=ASK_TIMEOUT_S)) as admin:
@@ -82,6 +83,17 @@ def console(
             note(f"anybody who reaches {bind} sees the cluster, messages included; --client-ca restricts that")
         terminal().print(f"console on {url_of(listen, taken)} (Ctrl-C ends it)", markup=False)
         server_of(Console(admin, hosts=host or (), changes=changes), listen).run([taken])
+
+
+def with_keys(connection: "Connection", access_key: str, secret_key: str) -> "Connection":
+    """Returns the connection with the keys of a user of the console, or without keys if both are empty.  The security
+    token of the connection belongs to the console's own keys, so it is left out.
+    """
+    from dataclasses import replace
+
+    from rocketsim_client.connection import credentials_of
+
+    return replace(connection, credentials=credentials_of(access_key, secret_key), security_token="")
 
 
 def _is_loopback(bind: str) -> bool:

@@ -25,10 +25,10 @@ import typer
 
 from rocketsim_cli.admin.session import camel
 from rocketsim_cli.connection import Cluster, given_options
+from rocketsim_cli.connection_options import ConnectionOptions
 from rocketsim_cli.credentials import credentials, warn_if_others_may_read
 from rocketsim_cli.options import AsJson, NameServer
 from rocketsim_cli.tables import show_rows
-from rocketsim_cli.tls import ConnectionOptions
 from rocketsim_cli.trouble import Trouble, WrongCommandLine
 
 commands = typer.Typer(
@@ -163,8 +163,9 @@ def defaults(command: Any, name_server: str) -> Mapping[str, Any]:
 def add(context: typer.Context, name: Name, name_server: NameServer, as_json: AsJson = False) -> None:
     """Add a cluster, or replace it, and use it from now on.
 
-    TLS and the protocol come from the options before the command (`rocketsim --tls --tls-ca FILE context add …`), and
-    the keys from the environment (ROCKETSIM_ACCESS_KEY and ROCKETSIM_SECRET_KEY, or ROCKETSIM_TOOLS).
+    TLS, protocol, address map and namespace come from the options before the command
+    (`rocketsim --tls --tls-ca FILE context add …`), and the keys with their security token from the environment
+    (ROCKETSIM_ACCESS_KEY, ROCKETSIM_SECRET_KEY and ROCKETSIM_SECURITY_TOKEN, or ROCKETSIM_TOOLS).
     """
     if not name:
         raise WrongCommandLine("a context needs a name")

@@ -1,12 +1,14 @@
 """The access key (the user) and the secret key with which the command line signs its calls, for servers with access
-control.
+control, and the security token of a cloud's temporary keys.
 
-All users of the machine can see a command line, so there is no option for the secret. The keys come from the
-environment (`ROCKETSIM_ACCESS_KEY`, `ROCKETSIM_SECRET_KEY`), or from a file like RocketMQ's `tools.yml`, whose path is
-in `ROCKETSIM_TOOLS`:
+All users of the machine can see a command line, so there is no option for the secrets. They come from the environment
+(`ROCKETSIM_ACCESS_KEY`, `ROCKETSIM_SECRET_KEY`, `ROCKETSIM_SECURITY_TOKEN`), or from a file like RocketMQ's
+`tools.yml`, whose path is in `ROCKETSIM_TOOLS`:
 
     accessKey: admin
     secretKey: ...
+
+The file may also have a line `securityToken: ...`. A token belongs to its keys, so all three come from the same place.
 """
 
 import os
@@ -19,24 +21,32 @@ from typing import TypedDict
 from rocketsim_cli.trouble import Trouble, WrongCommandLine
 
 ACCESS_KEY, SECRET_KEY, TOOLS = "ROCKETSIM_ACCESS_KEY", "ROCKETSIM_SECRET_KEY", "ROCKETSIM_TOOLS"
-_LINE = re.compile(r"(accessKey|secretKey)\s*:\s*(.*?)\s*")
+SECURITY_TOKEN = "ROCKETSIM_SECURITY_TOKEN"
+_LINE = re.compile(r"(accessKey|secretKey|securityToken)\s*:\s*(.*?)\s*")
 
 
 class Keys(TypedDict):
-    """Keyword arguments that each client of `rocketsim_client` takes. Without keys, both values are empty."""
+    """Keyword arguments of `Connection.of`. Without keys, all three values are empty."""
 
     access_key: str
     secret_key: str
+    security_token: str
 
 
 def credentials() -> Keys:
     """Returns the keys from the environment, or else the keys from the file that ROCKETSIM_TOOLS names."""
     access_key, secret_key = os.environ.get(ACCESS_KEY, ""), os.environ.get(SECRET_KEY, "")
-    if not access_key and not secret_key and (path := os.environ.get(TOOLS)):
+    token = os.environ.get(SECURITY_TOKEN, "")
+    if not access_key and not secret_key and not token and (path := os.environ.get(TOOLS)):
         return of_file(Path(path))
     if bool(access_key) != bool(secret_key):
         raise WrongCommandLine(f"{SECRET_KEY if access_key else ACCESS_KEY} is not set: give both, or {TOOLS}=FILE")
-    return Keys(access_key=access_key, secret_key=secret_key)
+    if token and not access_key:
+        raise WrongCommandLine(
+            f"{SECURITY_TOKEN} is set without the keys that it belongs to: set {ACCESS_KEY} and {SECRET_KEY}, too, "
+            f"or unset it if the keys are in {TOOLS}=FILE or in a context, and write the token there"
+        )
+    return Keys(access_key=access_key, secret_key=secret_key, security_token=token)
 
 
 def where_from() -> str:
@@ -49,14 +59,20 @@ def where_from() -> str:
 
 
 def of_file(path: Path) -> Keys:
-    """Reads `accessKey` and `secretKey` from a file of `name: value` lines. Lines with other names are ignored."""
+    """Reads `accessKey`, `secretKey` and, if the file has it, `securityToken` from a file of `name: value` lines. Lines
+    with other names are ignored.
+    """
     lines = path.read_text("utf-8").splitlines()
     warn_if_others_may_read(path)
     found = {match[1]: match[2].strip("\"'") for line in lines if (match := _LINE.fullmatch(line.strip()))}
     missing = [name for name in ("accessKey", "secretKey") if not found.get(name)]
     if missing:
         raise Trouble(f"{path}: no line `{missing[0]}: ...`")
-    return Keys(access_key=found["accessKey"], secret_key=found["secretKey"])
+    return Keys(
+        access_key=found["accessKey"],
+        secret_key=found["secretKey"],
+        security_token=found.get("securityToken", ""),
+    )
 
 
 def warn_if_others_may_read(path: Path) -> None:

@@ -12,8 +12,7 @@ import typer
 from rocketsim_proto.extras import DISTRIBUTION
 from rocketsim_proto.printable import printable
 
-from rocketsim_cli import completion, consume, contexts, produce, servers, spool, store
-from rocketsim_cli import tls as tls_options
+from rocketsim_cli import completion, connection_options, consume, contexts, produce, servers, spool, store
 from rocketsim_cli.admin import commands as admin
 from rocketsim_cli.connection import Invocation
 from rocketsim_cli.console import console
@@ -63,11 +62,14 @@ def rocketsim(
     version: Annotated[
         bool, typer.Option("--version", help="Show the version.", callback=show_version, is_eager=True)
     ] = False,
-    tls: tls_options.Tls = False,
-    tls_ca: tls_options.TlsCa = None,
-    tls_cert: tls_options.TlsCert = None,
-    tls_key: tls_options.TlsKey = None,
-    protocol: tls_options.Protocol = "auto",
+    tls: connection_options.Tls = False,
+    tls_ca: connection_options.TlsCa = None,
+    tls_cert: connection_options.TlsCert = None,
+    tls_key: connection_options.TlsKey = None,
+    protocol: connection_options.Protocol = "auto",
+    address_map: connection_options.AddressMap = "",
+    namespace: connection_options.Namespace = "",
+    namespace_v2: connection_options.NamespaceV2 = "",
     cluster: Annotated[
         str | None,
         typer.Option(
@@ -77,7 +79,16 @@ def rocketsim(
         ),
     ] = None,
 ) -> None:
-    options = tls_options.ConnectionOptions(tls, tls_ca, tls_cert, tls_key, protocol)
+    options = connection_options.ConnectionOptions(
+        tls=tls,
+        tls_ca=tls_ca,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        protocol=protocol,
+        address_map=address_map,
+        namespace=namespace,
+        namespace_v2=namespace_v2,
+    )
     context.obj = Invocation(options)
     word = context.invoked_subcommand or ""
     command = getattr(context.command, "commands", {}).get(word)

@@ -30,7 +30,7 @@ def explain(error: BaseException) -> str | None:
     from rocketsim_proto.extras import MissingExtra
 
     from broker_service.errors import RocketSimError as ServerError
-    from rocketsim_cli import credentials, tls
+    from rocketsim_cli import connection_options, credentials
     from rocketsim_client.errors import AccessDenied, NameServerUnavailable, TlsFailed
     from rocketsim_client.errors import RocketSimError as ClientError
 
@@ -40,7 +40,7 @@ def explain(error: BaseException) -> str | None:
         at = f"{error.address}: " if error.address else ""
         return f"{at}{error}{credentials.where_from()}"
     if isinstance(error, TlsFailed):
-        return f"{error}. {tls.WHERE_FROM}"
+        return f"{error}. {connection_options.WHERE_FROM}"
     if isinstance(error, Trouble | ServerError | ClientError | MissingExtra):
         return str(error) or type(error).__name__
     if isinstance(error, OSError):

@@ -16,7 +16,7 @@ from rocketsim_client.address_map import AddressMap
 from rocketsim_client.addresses import Brokers, check_brokers, instance_of, parse_name_servers
 from rocketsim_client.errors import InvalidParameter
 from rocketsim_client.tls import File, Tls
-from rocketsim_client.validation import check_namespace
+from rocketsim_client.validation import check_namespaces
 
 Members = tuple[tuple[int, str], ...]  # broker id, address
 
@@ -108,10 +108,7 @@ class Connection:
                 raise InvalidParameter(f"{name} {value!r} is not one of {', '.join(words)}")
         if security_token and not access_key:
             raise InvalidParameter("security_token needs an access_key and a secret_key, which are missing")
-        for value in filter(None, (namespace, namespace_v2)):
-            check_namespace(value)
-        if namespace and namespace_v2:
-            raise InvalidParameter("namespace and namespace_v2: give only one of them")
+        check_namespaces(namespace, namespace_v2)
         if max_pulls_per_second < 0:
             raise InvalidParameter(f"max_pulls_per_second {max_pulls_per_second}: it must be 0 (no limit) or more")
         if brokers and name_server:

@@ -66,6 +66,14 @@ def check_namespace(namespace: str) -> None:
         raise InvalidParameter(f"namespace {namespace!r}: only letters, digits, _ and - are possible")
 
 
+def check_namespaces(namespace: str, namespace_v2: str) -> None:
+    """Checks the two namespaces of a connection, of which at most one is given.  The other one is an empty text."""
+    for value in filter(None, (namespace, namespace_v2)):
+        check_namespace(value)
+    if namespace and namespace_v2:
+        raise InvalidParameter("namespace and namespace_v2: give only one of them")
+
+
 def check_topic_for_sending(topic: str) -> None:
     check_topic(topic)
     if topic in NOT_FOR_SENDING:

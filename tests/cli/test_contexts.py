@@ -12,8 +12,8 @@ import typer
 from broker_service.store.files import Files
 from rocketsim_cli import contexts
 from rocketsim_cli.connection import Cluster, Invocation, options_of
+from rocketsim_cli.connection_options import ConnectionOptions
 from rocketsim_cli.contexts import Contexts
-from rocketsim_cli.tls import ConnectionOptions
 from rocketsim_cli.trouble import Trouble
 from tests.cli.test_commands import lines, rocketsim
 from tests.support.tls import CA
@@ -22,7 +22,7 @@ from tests.support.tls import CA
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    for name in ("ACCESS_KEY", "SECRET_KEY", "TOOLS", "CONTEXT"):
+    for name in ("ACCESS_KEY", "SECRET_KEY", "SECURITY_TOKEN", "TOOLS", "CONTEXT"):
         monkeypatch.delenv(f"ROCKETSIM_{name}", raising=False)
     return tmp_path / "rocketsim" / "contexts.toml"
 

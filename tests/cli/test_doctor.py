@@ -10,7 +10,7 @@ from rocketsim_proto import version
 from rocketsim_proto.extras import DISTRIBUTION
 
 from rocketsim_cli import doctor
-from rocketsim_cli.tls import ConnectionOptions
+from rocketsim_cli.connection_options import ConnectionOptions
 from rocketsim_client import AccessDenied, AclPolicy, Admin
 from rocketsim_source.options.view_options import view_options
 from testbed.polling import wait_until

@@ -189,7 +189,10 @@ def test_a_request_of_more_than_16_mib_is_refused_before_it_is_sent() -> None:
 
 @pytest.mark.parametrize(
     ("address_map", "says"),
-    [("", r"brokerIP1.*set addressMap"), ("10.9.8.7=127.0.0.1", r"addressMap=10\.9\.8\.7=127\.0\.0\.1 makes of")],
+    [
+        ("", r"brokerIP1.*set addressMap \(address_map in Python, --address-map before a command of rocketsim\)"),
+        ("10.9.8.7=127.0.0.1", r"addressMap=10\.9\.8\.7=127\.0\.0\.1 makes of"),
+    ],
     ids=["no map", "a map"],
 )
 def test_an_address_that_is_not_reachable_names_the_option_for_it(address_map: str, says: str) -> None:

@@ -195,7 +195,7 @@ class Connections:
             return f"; it is what addressMap={self._address_map} makes of the address that the broker advertises"
         return (
             "; the broker gave this address to the name server (its brokerIP1): if this machine reaches the broker at "
-            "another address, set addressMap"
+            "another address, set addressMap (address_map in Python, --address-map before a command of rocketsim)"
         )
 
 

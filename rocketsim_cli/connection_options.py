@@ -1,4 +1,4 @@
-"""The options that `rocketsim` takes before every command, for TLS and for the choice of the protocol."""
+"""The options that `rocketsim` takes before every command: TLS, the protocol, and what only RocketMQ's servers need."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,6 +39,34 @@ TlsKey = Annotated[
         "--tls-key", envvar="ROCKETSIM_TLS_KEY", help="The key of the certificate of --tls-cert, PEM.", **_FILE
     ),
 ]
+AddressMap = Annotated[
+    str,
+    typer.Option(
+        "--address-map",
+        envvar="ROCKETSIM_ADDRESS_MAP",
+        help="Where this machine reaches RocketMQ's brokers, if not at the addresses that they advertise: "
+        "10.0.0.3:10911=host:20911, or 10.0.*=host; several are separated by ','.",
+        show_default=False,
+    ),
+]
+Namespace = Annotated[
+    str,
+    typer.Option(
+        "--namespace",
+        envvar="ROCKETSIM_NAMESPACE",
+        help="The instance of a cloud of RocketMQ 4. Its servers write the instance before each topic and group.",
+        show_default=False,
+    ),
+]
+NamespaceV2 = Annotated[
+    str,
+    typer.Option(
+        "--namespace-v2",
+        envvar="ROCKETSIM_NAMESPACE_V2",
+        help="The namespace of RocketMQ 5, which requests carry in a field of its own.",
+        show_default=False,
+    ),
+]
 
 # This text is appended to the client's TLS errors, which name the options as in Python and Spark.
 WHERE_FROM = (
@@ -50,7 +78,7 @@ WHERE_FROM = (
 @dataclass(frozen=True, slots=True)
 class ConnectionOptions:
     """Connection options that stand before the command (`rocketsim --tls produce …`) or come from a context, with the
-    context's access keys.
+    context's access keys.  The fields have the names of the arguments of `Connection.of`.
     """
 
     tls: bool = False
@@ -58,9 +86,14 @@ class ConnectionOptions:
     tls_cert: Path | None = None
     tls_key: Path | None = None
     protocol: str = "auto"
-    # The access key and secret key of a context, which keys in the environment override.
+    # The following three fields are for RocketMQ's servers only.
+    address_map: str = ""
+    namespace: str = ""
+    namespace_v2: str = ""
+    # The keys of a context, and the token that belongs to them. Keys in the environment override all three.
     access_key: str = ""
     secret_key: str = field(default="", repr=False)
+    security_token: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
         if self.protocol not in PROTOCOLS:
@@ -70,3 +103,18 @@ class ConnectionOptions:
             raise WrongCommandLine(f"{' and '.join(named)}: TLS is off; give --tls, too")
         if (self.tls_cert is None) != (self.tls_key is None):
             raise WrongCommandLine("--tls-cert and --tls-key are a pair: a client's certificate and its key")
+        self._check_for_rocketmq()
+
+    def _check_for_rocketmq(self) -> None:
+        """Checks the options for RocketMQ's servers by the client's rules, so that a context has no wrong ones."""
+        if not (self.address_map or self.namespace or self.namespace_v2):
+            return  # the imports below would slow a command that needs no client
+        from rocketsim_client import address_map
+        from rocketsim_client.errors import InvalidParameter
+        from rocketsim_client.validation import check_namespaces
+
+        try:
+            address_map.AddressMap.parse(self.address_map)
+            check_namespaces(self.namespace, self.namespace_v2)
+        except InvalidParameter as error:
+            raise WrongCommandLine(str(error)) from error
