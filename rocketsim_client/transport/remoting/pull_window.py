@@ -7,7 +7,11 @@ are in flight at once.
 
 The first pull asks for more than 32 messages, to find out how many the broker returns (the step).  The window begins
 with four pulls.  The window grows while the reader has to wait for answers, and halves when the broker asks for fewer
-pulls.  At most 32 pulls and 8 MiB of answers are in flight.
+pulls.  At most 32 pulls are in flight.
+
+An answer is held until the answers before it have come.  No pull is sent ahead while 32 answers are held, or if its
+answer would not fit into 8 MiB beside the answers that are held and in flight.  Only the pull whose answer is the next
+to return is sent all the same, since without it the answers that are held could never be returned.
 
 Answers may come in another order, with fewer messages than asked for, twice, or not at all.  If an answer has fewer
 messages than asked for, the next pull asks for the rest.  Each offset of [from, until) is returned once, in order, and
@@ -17,7 +21,6 @@ With a filter the broker leaves messages out, and only an answer says where the 
 pull in flight, and eight ranges are read at once.
 """
 
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
@@ -30,8 +33,10 @@ T = TypeVar("T")
 USUAL_STEP = 32  # messages that brokers return for a pull by default
 FIRST_PULL = 1024  # the first pull asks for more, to find out how many the broker returns
 FEWEST = 4  # pulls in flight at the start
-MOST = 32  # pulls in flight at the most
-MOST_BYTES = 8 << 20  # bytes of answers in flight, estimated by the mean size of earlier answers
+MOST = 32  # pulls in flight at the most, and answers held at the most before another pull is sent ahead
+# The bytes of all answers that are held or in flight.  The size of an answer in flight is not known yet, so the mean
+# size of the answers that have come counts for it, and one byte before the first answer.
+MOST_BYTES = 8 << 20
 RANGES_AHEAD = 8  # filtered ranges that are read at once, each with one pull
 STEADY = 32  # after this many full answers in a row, a pull asks for more messages again
 ENDS = frozenset(GetMessageStatus) - {
@@ -99,7 +104,7 @@ class PullWindow(Generic[T]):
         self._most = most
         self._wide = min(FEWEST, most)
         self._flight: set[Ask] = set()
-        self._gaps: deque[Ask] = deque()
+        self._gaps: set[Ask] = set()
         self._current = 0
         self._steady = 0
         self._bytes = 0
@@ -118,12 +123,19 @@ class PullWindow(Generic[T]):
 
     def asks(self) -> list[Ask]:
         """Returns the pulls to send now, and notes them as in flight."""
+        self._skip_finished()
+        held = self._held()
+        held_bytes = sum(held)
+        mean_bytes = max(1, self._bytes // max(self._answers, 1))
         found: list[Ask] = []
         while len(self._flight) < self._room():
             ask = self._next_ask()
             if ask is None:
                 break
-            self._flight.add(ask)
+            is_full = held_bytes + (len(self._flight) + 1) * mean_bytes > MOST_BYTES
+            if (is_full or len(held) >= self._most) and not self._is_next(ask):
+                break
+            self._note_sent(ask)
             found.append(ask)
         return found
 
@@ -136,7 +148,7 @@ class PullWindow(Generic[T]):
         again."""
         if ask in self._flight:
             self._flight.discard(ask)
-            self._gaps.append(ask)
+            self._gaps.add(ask)
 
     def slower(self) -> None:
         """Halves the window, because the broker asked for fewer pulls."""
@@ -161,7 +173,7 @@ class PullWindow(Generic[T]):
             one.ahead = max(one.ahead, reply.next_offset)
             return
         if got < ask.messages:
-            self._gaps.append(Ask(ask.range_index, reply.next_offset, ask.messages - got))
+            self._gaps.add(Ask(ask.range_index, reply.next_offset, ask.messages - got))
             self._step, self._steady = min(self._step, got), 0
         elif ask.messages == self._step < self._cap:
             self._steady += 1
@@ -201,33 +213,42 @@ class PullWindow(Generic[T]):
         """Returns how many pulls may be in flight."""
         if not self._knows_step:
             return 1
-        if self._filtered:
-            return RANGES_AHEAD
-        each = max(1, self._bytes // max(self._answers, 1))
-        return max(1, min(self._wide, MOST_BYTES // each))
+        return RANGES_AHEAD if self._filtered else self._wide
 
-    def _held(self) -> int:
-        """Counts the answers that have come and wait for earlier ones."""
-        return sum(len(one.ready) for one in self._ranges[self._current :])
+    def _held(self) -> list[int]:
+        """Returns the sizes in bytes of the answers that have come and wait for earlier ones."""
+        return [reply.size_bytes for one in self._ranges[self._current :] for _, reply in one.ready.values()]
+
+    def _is_next(self, ask: Ask) -> bool:
+        """Returns True if the answer to this pull is the next that `next_piece` returns."""
+        return ask.range_index == self._current and ask.offset == self._ranges[self._current].at
 
     def _next_ask(self) -> Ask | None:
-        while self._gaps:
-            ask = self._gaps.popleft()
+        """Returns the pull with the first offset in the first range that is neither in flight nor answered, or None if
+        there is none.  So it returns the pull whose answer is the next to return, unless that is in flight."""
+        ahead = self._next_filtered() if self._filtered else self._next_ahead()
+        wanted = {ask for ask in self._gaps if self._is_wanted(ask)}
+        if ahead is not None:
+            wanted.add(ahead)
+        return min(wanted, default=None)
+
+    def _is_wanted(self, ask: Ask) -> bool:
+        one = self._ranges[ask.range_index]
+        return one.at <= ask.offset < one.until
+
+    def _note_sent(self, ask: Ask) -> None:
+        self._gaps.discard(ask)
+        self._flight.add(ask)
+        if self._knows_step and not self._filtered:
             one = self._ranges[ask.range_index]
-            if one.at <= ask.offset < one.until:
-                return ask
-        if self._filtered:
-            return self._next_filtered()
-        if self._held() >= self._most:
-            return None  # the window is full of answers that wait for an earlier answer
+            one.ahead = max(one.ahead, ask.offset + ask.messages)
+
+    def _next_ahead(self) -> Ask | None:
         for index in range(self._current, len(self._ranges)):
             one = self._ranges[index]
             if one.ahead < one.until:
                 count = min(self._step if self._knows_step else FIRST_PULL, one.until - one.ahead)
-                ask = Ask(index, one.ahead, count)
-                if self._knows_step:
-                    one.ahead += count
-                return ask
+                return Ask(index, one.ahead, count)
         return None
 
     def _next_filtered(self) -> Ask | None:
@@ -249,7 +270,7 @@ class PullWindow(Generic[T]):
         """Forgets all pulls and answers of a range."""
         self._ranges[index].ready.clear()
         self._flight = {ask for ask in self._flight if ask.range_index != index}
-        self._gaps = deque(ask for ask in self._gaps if ask.range_index != index)
+        self._gaps = {ask for ask in self._gaps if ask.range_index != index}
 
     def _skip_finished(self) -> None:
         while self._current < len(self._ranges):
