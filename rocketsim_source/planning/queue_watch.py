@@ -59,7 +59,7 @@ class QueueWatch:
 
         try:
             self._queues = self._find_queues(must_exist)
-        except RocketSimError as error:
+        except (RocketSimError, OptionError) as error:
             if must_exist or must_answer:
                 raise
             logger.warning("looking for new queues failed, continuing with the known ones: %s", error)
@@ -83,10 +83,23 @@ class QueueWatch:
         if not self._options.subscribe_pattern:
             return self._options.topics
         matches = re.compile(self._options.subscribe_pattern).fullmatch
-        topics = tuple(topic for topic in self._cluster.topics() if not is_system(topic) and matches(topic))
+        topics = tuple(topic for topic in self._all_topics() if not is_system(topic) and matches(topic))
         if not topics and must_exist:
             logger.warning("no topic matches subscribePattern=%s yet", self._options.subscribe_pattern)
         return topics
+
+    def _all_topics(self) -> list[str]:
+        """Returns all topics of the cluster.  Raises OptionError if the server at nameServer cannot list topics."""
+        from rocketsim_client.errors import NotSupported
+
+        try:
+            return self._cluster.topics()
+        except NotSupported as error:
+            raise OptionError(
+                f"subscribePattern={self._options.subscribe_pattern} needs the list of all topics, and a proxy of "
+                "RocketMQ cannot list topics: write subscribe with the names of the topics instead, or give the "
+                f"cluster's name server as nameServer ({error})"
+            ) from error
 
     def _check_assigned(self, assigned: Iterable[MessageQueue]) -> None:
         for topic in self._options.topics:

@@ -11,6 +11,7 @@ from rocketsim_client import Cluster, Message, MessageQueue, Producer, SendFaile
 from rocketsim_client.model import OffsetRange
 from rocketsim_source.batch_reader import ranges
 from rocketsim_source.options.data_loss import DataLossError
+from rocketsim_source.options.option_values import OptionError
 from rocketsim_source.options.source_options import source_options
 from rocketsim_source.planning.offsets import StreamOffset
 from rocketsim_source.planning.queue_watch import NothingAnswers
@@ -18,6 +19,7 @@ from rocketsim_source.reading.range_fetch import RangeFetch
 from rocketsim_source.source_cluster import ClientCluster, Offsets
 from rocketsim_source.stream_query import StreamQuery
 from tests.support.fake_broker import FakeCluster
+from tests.support.remoting_peer import RemotingPeer, answer_to
 
 Q0, Q1, Q7 = (MessageQueue("T", "broker-a", number) for number in (0, 1, 7))
 OTHER = MessageQueue("U", "broker-a", 0)
@@ -207,3 +209,25 @@ def test_a_new_queue_waits_for_a_master_to_say_that_its_group_has_no_offset(fake
     known = StreamOffset({B: 0})
     queues = found.latest_offset(known, unlimited=False).offsets.keys()
     assert queues == {MessageQueue("T", "broker-b", number) for number in range(4)}
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+def test_a_pattern_is_refused_at_a_proxy_with_what_to_write_instead(streaming: bool) -> None:
+    """A proxy of RocketMQ does not know the call for the list of topics."""
+    with RemotingPeer(lambda request, _: answer_to(request, 3, " request type not supported")) as proxy:
+        given = {"nameServer": proxy.address, "protocol": "remoting", "subscribePattern": "T.*"}
+        given |= {"pullTimeoutMs": "60000"}
+        options = source_options(given, streaming=streaming)
+        cluster = ClientCluster.open(options.connection)
+        try:
+            with pytest.raises(OptionError) as refused:
+                if streaming:
+                    StreamQuery(options, cluster).initial_offset()
+                else:
+                    ranges(options, cluster)
+        finally:
+            cluster.close()
+    said = str(refused.value)
+    assert "subscribePattern=T.* needs the list of all topics" in said
+    assert "a proxy of RocketMQ cannot list topics: write subscribe with the names of the topics instead" in said
+    assert "cluster's name server as nameServer" in said and proxy.address in said

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rocketsim_client.errors import CommitFailed, NameServerUnavailable
+from rocketsim_client.errors import CommitFailed, NameServerUnavailable, NotSupported
 from rocketsim_client.model import LogEpoch, MessageQueue, OffsetRange
 from rocketsim_source import stream_query
 from rocketsim_source.options.data_loss import DataLossError
@@ -552,6 +552,24 @@ def test_available_now_does_not_end_without_having_looked_for_queues(monkeypatch
     assert planned(found, RESTARTED, next_end(found, RESTARTED)) == {Q0: (3, 10), Q1: (4, 10)}
     found.available_now = True
     with pytest.raises(NameServerUnavailable):
+        next_end(found, RESTARTED)
+
+
+def test_a_query_that_runs_goes_on_though_the_topics_cannot_be_listed_any_more(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One of several addresses in nameServer may be a proxy, which answers while the name server is away."""
+    cluster = cluster_with()
+    found = driver(cluster, topic="", subscribePattern="T")
+
+    def refuse() -> list[str]:
+        raise NotSupported("no list of topics here")
+
+    monkeypatch.setattr(cluster, "topics", refuse)
+    assert planned(found, RESTARTED, next_end(found, RESTARTED)) == {Q0: (3, 10), Q1: (4, 10)}
+    assert "subscribePattern=T needs the list of all topics" in caplog.text
+    found.available_now = True
+    with pytest.raises(OptionError, match="write subscribe with the names of the topics"):
         next_end(found, RESTARTED)
 
 
