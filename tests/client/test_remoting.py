@@ -36,17 +36,18 @@ from rocketsim_client.errors import (
     SystemBusy,
     TlsFailed,
 )
-from rocketsim_client.model import Message, MessageQueue, QueueRange
+from rocketsim_client.model import Message, MessageQueue, QueueRange, SendStatus
 from rocketsim_client.producer import Producer
 from rocketsim_client.pull_consumer import PullConsumer
 from rocketsim_client.tls import Tls
 from rocketsim_client.transport.opening import with_detected_protocol
 from rocketsim_client.transport.remoting import connection as remoting_connection
+from rocketsim_client.transport.remoting import connections as remoting_connections
 from rocketsim_client.transport.remoting.connections import Connections, Reply, Request
 from rocketsim_client.transport.remoting.sends import batches, rounds
 from rocketsim_client.transport.server_protocol import ServerProtocol, protocol_at, protocol_of
 from testbed.polling import wait_until
-from tests.support.remoting_peer import GROUP, TOPIC, Recording, RemotingPeer, answer_to, replaying
+from tests.support.remoting_peer import GROUP, TOPIC, Recording, RemotingPeer, answer_to, readers, replaying
 from tests.support.tls import CA, DATA, OTHER_CA
 
 QUEUE = MessageQueue(TOPIC, "interop", 0)
@@ -66,8 +67,14 @@ def offsets(frames) -> list[int]:
     return [offset for one in frames for offset in Records.walk(one.records, one.count).queue_offset.tolist()]
 
 
-def readers() -> list[str]:
-    return [one.name for one in threading.enumerate() if one.name.startswith("rocketsim-remoting")]
+class StandingClock:
+    """Replaces the module `time`.  The time stands still until a test moves it on."""
+
+    def __init__(self) -> None:
+        self.now_s = float(int(time.monotonic()))
+
+    def monotonic(self) -> float:
+        return self.now_s
 
 
 @pytest.mark.parametrize("form", Form)
@@ -407,12 +414,41 @@ def test_a_connection_that_the_server_ends_is_opened_again():
         assert cluster.queues(TOPIC, fresh=True)
 
 
+def test_a_connection_that_was_not_used_for_a_minute_is_opened_again(monkeypatch: pytest.MonkeyPatch):
+    """RocketMQ's servers end such a connection after two minutes, perhaps while the client writes a request."""
+    clock = StandingClock()
+    for module in (remoting_connection, remoting_connections):
+        monkeypatch.setattr(module, "time", clock)
+    with replaying("5.5.0") as peer, Cluster(connection(peer.address, timeout_s=60.0)) as cluster:
+        transport: Any = cluster.transport
+
+        def opened() -> remoting_connection.Connection:
+            found: remoting_connection.Connection = transport.connections.to(peer.address, 60.0)
+            return found
+
+        cluster.queues(TOPIC)
+        first = opened()
+        for _ in range(3):
+            clock.now_s += remoting_connections.IDLE_S - 1
+            assert cluster.queues(TOPIC, fresh=True)
+            assert opened() is first
+        waiting = remoting_connection.Inbox()
+        first.numbers(waiting, 1)
+        clock.now_s += remoting_connections.IDLE_S
+        assert opened() is first  # as long as a call waits for its answer
+        first.forget(waiting)
+        assert cluster.queues(TOPIC, fresh=True)
+        assert opened() is not first and not first.is_open
+        wait_until(lambda: len(readers()) == 1, "the end of the thread that has read from the first connection")
+
+
 def test_a_broker_that_vanishes_under_a_pull_is_an_error_of_its_own():
     with replaying("5.5.0") as peer, Cluster(connection(peer.address)) as cluster:
         cluster.queues(TOPIC)
         peer._answer = lambda *_: peer.drop()  # type: ignore[func-returns-value]
         with pytest.raises((BrokerUnavailable, CallTimeout)):
             list(cluster.pull_range("interop", [QueueRange(TOPIC, 0, 0, 40)], group=GROUP, max_failures=2))
+    wait_until(lambda: readers() == [], "the end of the threads that read from the broker")
 
 
 def test_requests_are_signed_where_there_are_keys():
@@ -549,6 +585,29 @@ def test_a_busy_broker_gets_only_the_batch_again_that_it_refused():
         results = producer.send_columns("t", pa.array([b"%d" % number for number in range(2500)]))
     assert [one.queue_offset for one in results] == list(range(2500))
     assert len(stored) == 3 and stored[0] == refused[0]
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        (10, SendStatus.FLUSH_DISK_TIMEOUT),
+        (11, SendStatus.SLAVE_NOT_AVAILABLE),
+        (12, SendStatus.FLUSH_SLAVE_TIMEOUT),
+    ],
+)
+def test_what_a_broker_has_stored_less_safely_is_not_sent_again(code: int, status: SendStatus):
+    def answer(request: Header, _: bytes) -> bytes:
+        if request.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
+            return answer_to(request, body=ONE_QUEUE.replace("ADDRESS", peer.address).encode())
+        return answer_to(request, code, "stored", queueId=request.fields["e"], queueOffset=7, msgId="x")
+
+    with RemotingPeer(answer) as peer, Producer(connection(peer.address), "pg") as producer:
+        one = producer.send(Message("t", b"alone"))
+        batch = producer.send_columns("t", pa.array([b"first", b"second"]))
+    assert (one.send_status, one.queue_offset) == (status, 7)
+    assert [(row.send_status, row.queue_offset) for row in batch] == [(status, 7), (status, 8)]
+    sends = [asked.code for asked in peer.requests if asked.code != RequestCode.GET_ROUTEINFO_BY_TOPIC]
+    assert sends == [RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE]
 
 
 @pytest.mark.parametrize(("version", "is_refused"), [(409, True), (513, False)], ids=["4.9.8", "5.5.0"])

@@ -13,11 +13,11 @@ from rocketsim_proto.remoting.frame import Header
 
 from rocketsim_client.cluster import Cluster
 from rocketsim_client.connection import Connection
-from rocketsim_client.errors import SystemBusy
+from rocketsim_client.errors import BrokerUnavailable, SystemBusy
 from rocketsim_client.model import PullFrame, QueueRange
 from rocketsim_client.transport.remoting import pace, reads
 from testbed.polling import wait_until
-from tests.support.remoting_peer import RemotingPeer, answer_to
+from tests.support.remoting_peer import RemotingPeer, answer_to, readers
 
 MESSAGES = 40
 STEP = 4  # messages that the broker returns for a pull
@@ -140,6 +140,23 @@ def test_an_answer_that_comes_after_its_pull_was_sent_again_counts(monkeypatch: 
     monkeypatch.setattr(reads, "FRAME_AFTER_S", 0.1)
     with reading(Slow()) as (_, frames):
         assert offsets(*frames) == list(range(MESSAGES))
+
+
+def test_a_broker_that_vanishes_under_a_window_of_pulls_leaves_no_thread_behind() -> None:
+    class Vanishing(Queue):
+        """Answers two pulls, and ends the connection while the answers of several others are waited for."""
+
+        def answer(self, request: Header) -> bytes | None:
+            if len(self.pulls()) <= 2:
+                return self.found(request)
+            self.peer.drop()
+            return None
+
+    queue = Vanishing()
+    with reading(queue) as (_, frames):
+        with pytest.raises(BrokerUnavailable, match=queue.peer.address):
+            list(frames)
+        wait_until(lambda: readers() == [], "the end of the thread that has read from the broker")
 
 
 def test_a_reader_that_stalls_lets_no_pull_be_sent_twice(clock: Clock) -> None:

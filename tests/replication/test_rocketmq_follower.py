@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from rocketsim_proto.metadata_pb2 import ConsumerOffset
+from rocketsim_proto.remoting import acl
 from rocketsim_proto.remoting.codes import RequestCode
 
 from broker_service.errors import ConfigError, DiskFull, InvalidParameter
@@ -24,8 +25,10 @@ from broker_service.replication.rocketmq_slave import raise_generations
 from broker_service.replication.slave import SlaveSettings
 from rocketsim_client import Connection, PullConsumer
 from testbed.polling import until
+from tests.support.access import INNER, KEYS
 from tests.support.brokers import name_server, put, running, small_config
 from tests.support.rocketmq_master import (
+    ASKED,
     RECORDED_BODIES,
     RECORDED_GROUP,
     RECORDED_OFFSET,
@@ -217,6 +220,20 @@ async def test_a_log_whose_first_files_have_expired_is_copied_from_its_first_byt
             first, end = node.store.queues.bounds("t", 0)
             assert 0 < first < end == 1500
             assert node.store.queues.bounds("t", 3) == (9, 9)  # all messages of this queue have expired
+
+
+async def test_a_slave_with_keys_signs_each_request_to_its_master(tmp_path: Path) -> None:
+    log = await log_of(tmp_path / "m", b"x" * 1000, records=1500)
+    # Because the first file of the log has expired, the slave also asks for the queues of the topic.
+    async with scripted_master(log[1 << 20 :], min_offset=1 << 20) as (ha, state, address):
+        keys = KEYS["inner_client_authentication_credentials"]
+        async with slave(tmp_path / "s", address, inner_client_authentication_credentials=keys) as node:
+            await has(node, ha)
+            expected = {*ASKED, RequestCode.GET_TOPIC_STATS_INFO}
+            await until(lambda: expected <= {one.code for one in state.requests}, "each request has come")
+    for one in state.requests:
+        assert one.fields[acl.ACCESS_KEY] == INNER.access_key
+        assert one.fields[acl.SIGNATURE] == acl.signature(INNER.secret_key, one.fields)
 
 
 async def test_a_master_that_dies_within_a_frame_is_followed_again(tmp_path: Path) -> None:

@@ -37,6 +37,11 @@ def key_of(code: int, fields: Mapping[str, str]) -> str:
     return json.dumps([int(code), {name: fields[name] for name in KEYS if name in fields}], sort_keys=True)
 
 
+def readers() -> list[str]:
+    """Returns the names of the client's threads that read answers, one for each connection over remoting."""
+    return [one.name for one in threading.enumerate() if one.name.startswith("rocketsim-remoting")]
+
+
 class RemotingPeer:
     """Listens while the context is open.  `answer` makes the bytes to send for a request, or returns None to send
     nothing. `tls` is a folder with the server's certificate and key.  With `client_ca`, clients need a certificate of

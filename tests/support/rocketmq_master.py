@@ -118,8 +118,10 @@ class RocketMQState:
         self.instead: dict[int, bytes] = {}  # request code -> the body that is sent in place of the right one
         self.refused: dict[int, int] = {}  # request code -> the code with which the request is refused
         self.bounds: tuple[int, int] | None = None  # None means the bounds of the HA port's log
+        self.requests: list[Header] = []
 
     def answer(self, request: Header, _body: bytes) -> bytes:
+        self.requests.append(request)
         version = '{"counter":1,"timestamp":1}'
         low, high = self.bounds or (self.ha.min_offset, self.ha.end_offset)
         bodies = {
