@@ -60,6 +60,40 @@ async def test_members_are_told_when_one_comes_and_when_one_goes(tmp_path: Path)
             assert await told(first) == news
 
 
+async def test_a_client_id_on_two_open_connections_is_one_member_and_one_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def warnings() -> list[str]:
+        return [line for line in caplog.messages if "'one'" in line and "setInstanceName" in line]
+
+    async with remoting_broker(tmp_path) as (node, first), await Client.connect(port_of(node)) as second:
+        for _ in range(2):
+            await first.call(RequestCode.HEART_BEAT, heartbeat("one", GROUP))
+        await second.call(RequestCode.HEART_BEAT, heartbeat("two", GROUP))
+        assert not warnings(), "each client has its own id"
+        for client in (second, first, second):
+            await client.call(RequestCode.HEART_BEAT, heartbeat("one", GROUP))
+        (warning,) = warnings()
+        (_, later), (_, earlier) = (one.writer.get_extra_info("sockname") for one in (second, first))
+        assert f"from 127.0.0.1:{later} takes the place of the one from 127.0.0.1:{earlier}" in warning
+        listed = await first.json(RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup=GROUP)
+        assert listed == {"consumerIdList": ["one", "two"]}
+
+
+async def test_a_client_that_connects_again_after_its_connection_has_ended_is_no_second_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with remoting_broker(tmp_path) as (node, other):
+        await other.call(RequestCode.HEART_BEAT, heartbeat("other", GROUP))
+        async with await Client.connect(port_of(node)) as first:
+            await first.call(RequestCode.HEART_BEAT, heartbeat("one", GROUP))
+            assert await told(other) == await told(other), "both members have come"
+        await told(other)  # the broker has seen the end of the connection
+        async with await Client.connect(port_of(node)) as again:
+            await again.call(RequestCode.HEART_BEAT, heartbeat("one", GROUP))
+        assert "setInstanceName" not in caplog.text
+
+
 async def test_a_pull_takes_the_subscription_of_the_heartbeat(tmp_path: Path) -> None:
     async with remoting_broker(tmp_path) as (_, client):
         await client.send("orders", b"a", TAGS="a")

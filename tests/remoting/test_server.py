@@ -2,21 +2,24 @@
 
 import asyncio
 import socket
+import ssl
 import struct
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 import pytest
 from rocketsim_proto.remoting.frame import HEAD, IS_ONE_WAY, Form, Header, encode
 
 from broker_service.errors import InvalidParameter
+from broker_service.runtime.certificates import Certificates
 from broker_service.runtime.remoting import server as module
 from broker_service.runtime.remoting.calls import Answer, Calls, Outcome, Request
 from broker_service.runtime.remoting.memory_budget import MemoryBudget
 from broker_service.runtime.remoting.server import RemotingServer
 from testbed.polling import until
 from tests.support.remoting import Client, closed
+from tests.support.tls import CA, DATA
 
 ECHO, HELD, WRONG, BROKEN, LARGE, AT_ONCE = 1, 2, 3, 4, 5, 6
 
@@ -66,7 +69,7 @@ class Answers:
 
 
 @asynccontextmanager
-async def serving(**limits: Any) -> AsyncIterator[tuple[RemotingServer, Answers]]:
+async def serving(certificates: Certificates | None = None) -> AsyncIterator[tuple[RemotingServer, Answers]]:
     listening = socket.create_server(("127.0.0.1", 0))
     listening.setblocking(False)
     answers = Answers()
@@ -79,7 +82,7 @@ async def serving(**limits: Any) -> AsyncIterator[tuple[RemotingServer, Answers]
         AT_ONCE: answers.wait,
     }
     calls = Calls(handlers, {AT_ONCE: answers.answer_at_once})  # type: ignore[arg-type, dict-item]
-    made = RemotingServer("remotingPort", [listening], calls)
+    made = RemotingServer("remotingPort", [listening], calls, certificates)
     running = asyncio.create_task(made.run())
     try:
         yield made, answers
@@ -206,6 +209,40 @@ async def test_a_connection_that_sends_no_whole_request_is_closed(sent: bytes, m
             writer.write(sent)
             async with asyncio.timeout(60):
                 assert await is_closed(reader)
+
+
+def client_hello() -> bytes:
+    """Returns the bytes with which a client begins a TLS handshake."""
+    hello = ssl.MemoryBIO()
+    tls = ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), hello, server_hostname="localhost")
+    with pytest.raises(ssl.SSLWantReadError):
+        tls.do_handshake()
+    return hello.read()
+
+
+@pytest.mark.parametrize("part", ["nothing", "half of the hello", "the hello"])
+async def test_a_tls_handshake_without_an_end_is_closed_and_takes_no_slot_and_no_thread(
+    part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The only slot is free again once the connection is closed.  The handshake has a time limit of its own, because
+    the limit for the first request begins after it.
+    """
+    monkeypatch.setattr(module, "most_connections", lambda _: 1)
+    monkeypatch.setattr(module, "HANDSHAKE_TIMEOUT_MS", 50)
+    hello = client_hello()
+    sent = {"nothing": b"", "half of the hello": hello[: len(hello) // 2], "the hello": hello}[part]
+    async with serving(Certificates(DATA / "server.pem", DATA / "server.key")) as (made, _):
+        threads = {*threading.enumerate()}
+        async with connected(made.port) as (reader, writer):
+            writer.write(sent)
+            async with asyncio.timeout(20):  # without a time limit of the server, asyncio ends a handshake after 60 s
+                with suppress(ConnectionError):
+                    await reader.read()  # to its end, because the server answers a whole hello
+            assert {*threading.enumerate()} <= threads
+        monkeypatch.undo()
+        async with await Client.connect(made.port, context=ssl.create_default_context(cafile=CA)) as client:
+            assert (await client.call(ECHO, b"here"))[1] == b"here"
+        assert made.refused == 0
 
 
 async def test_an_idle_connection_is_closed_and_one_that_waits_is_not(monkeypatch: pytest.MonkeyPatch) -> None:

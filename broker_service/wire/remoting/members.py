@@ -36,7 +36,7 @@ MAX_HEARTBEAT_BYTES = 256 << 10
 @dataclass(slots=True)
 class Member:
     """A connected client.  `consumers` has the groups with which the client consumes, each with the group's part of the
-    client's last heartbeat.
+    client's last heartbeat.  `is_shared` says that heartbeats of this client id have come over two open connections.
     """
 
     connection: Peer
@@ -46,6 +46,7 @@ class Member:
     heartbeat_s: float
     consumers: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     producers: frozenset[str] = frozenset()
+    is_shared: bool = False
 
 
 class Members:
@@ -91,8 +92,20 @@ class Members:
             raise SystemBusy(f"{len(self._members)} clients are connected already; connect again later")
         header = request.header
         before = self._members.get(client_id)
+        is_shared = False
+        if before is not None:
+            is_shared = before.is_shared or before.connection is not request.connection
+            if is_shared and not before.is_shared:
+                _warn_of_shared_id(client_id, before.connection, request.connection)
         self._members[client_id] = Member(
-            request.connection, request.user, header.language, header.version, self._clock(), consumers, producers
+            request.connection,
+            request.user,
+            header.language,
+            header.version,
+            self._clock(),
+            consumers,
+            producers,
+            is_shared,
         )
         self._push.subscribe(client_id, _push_subscriptions(consumers))
         for group in consumers:
@@ -231,6 +244,17 @@ class Members:
             left |= groups
             self._push.subscribe(client_id, ())
         self._notify_members(left)
+
+
+def _warn_of_shared_id(client_id: str, earlier: Peer, later: Peer) -> None:
+    logger.warning(
+        "the heartbeat of client %.255r from %s takes the place of the one from %s, whose connection is still open. If "
+        "these are two consumers, both consume the same queues, and each message twice: give each consumer an id of "
+        "its own (setInstanceName). If the client has only connected again, there is nothing to do",
+        client_id,
+        later.address,
+        earlier.address,
+    )
 
 
 def _is_push(consumer: Mapping[str, Any]) -> bool:
