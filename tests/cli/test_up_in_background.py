@@ -1,5 +1,6 @@
 """`rocketsim up --detach`, `down` and `status`, with real processes."""
 
+import asyncio
 import json
 import os
 import re
@@ -14,12 +15,14 @@ from typing import Any
 import httpx2
 import psutil
 import pytest
+from rocketsim_proto.remoting.codes import RequestCode
 
 from rocketsim_cli.cluster_directory import ClusterDirectory, Member, RunningCluster
 from rocketsim_cli.running_process import RunningProcess
 from rocketsim_console.changes import TOKEN
 from testbed.polling import PROCESS_PATIENCE_S, wait_until
 from testbed.processes import ROOT
+from tests.support.remoting import Client
 
 pytestmark = pytest.mark.cluster
 
@@ -114,6 +117,23 @@ def test_a_cluster_runs_in_the_background_until_down(line: CommandLine) -> None:
     assert cluster.running() == [] and list(line.default.folder.iterdir()) == []
     assert "no cluster runs in" in line.output("down")
     assert "no cluster runs in" in line.error("status")
+
+
+def test_up_with_remoting_prints_the_name_server_that_leads_to_the_brokers_remoting_ports(line: CommandLine) -> None:
+    said = line.output("up", "--detach", "--remoting")
+    (port,) = re.findall(r"^  mqadmin clusterList -n 127\.0\.0\.1:(\d+)$", said, re.M)
+    assert f"RocketMQ's dashboard: name server 127.0.0.1:{port} " in " ".join(said.split())
+    shown = {row["role"]: row["rocketmq4"] for row in rows_of(line)}
+    assert shown["name server"] == f"127.0.0.1:{port}"
+
+    async def brokers() -> Any:
+        async with await Client.connect(int(port)) as client:
+            cluster = await client.json(RequestCode.GET_BROKER_CLUSTER_INFO)
+            return cluster["brokerAddrTable"].get("broker-a", {}).get("brokerAddrs")
+
+    listed = {"0": shown["master"], "1": shown["slave"]}
+    assert None not in listed.values()
+    wait_until(lambda: asyncio.run(brokers()) == listed, f"the printed name server lists {listed}")
 
 
 def test_a_directory_keeps_its_messages_also_if_up_is_killed(line: CommandLine, tmp_path: Path) -> None:
