@@ -21,6 +21,10 @@ RUN = {
         "README.md",
         "```python\nimport os, sys",
     ): "cli/test_readme::test_the_pyspark_of_the_readme_and_of_up_works_when_pasted",
+    (
+        "README.md",
+        "```python\nname_server",
+    ): "interop/test_spark_on_rocketmq::test_the_pyspark_of_the_readme_works_when_pasted",
     ("README.md", "```python\nfrom rocketsim_client"): "client/test_documented::test_the_examples_run_as_they_stand",
     (
         "docs/backup.md",
@@ -71,6 +75,10 @@ RUN = {
     ): "cluster/test_set_up::test_a_pair_is_set_up_secured_and_promoted_by_the_documents",
     (
         "docs/rocketmq.md",
+        "```python\nspark.read.",
+    ): "interop/test_spark_on_rocketmq::test_the_batch_of_the_document_works_when_pasted",
+    (
+        "docs/rocketmq.md",
         "```properties",
     ): "cluster/test_set_up::test_the_follower_of_the_document_has_a_valid_configuration",
     ("docs/run.md", "```"): "cluster/test_set_up::test_a_pair_is_set_up_secured_and_promoted_by_the_documents",
@@ -108,7 +116,6 @@ RUN = {
 }
 NOT_RUN = {
     ("README.md", "```\n./run demo"): "sets up a virtual environment; CI does so, and runs the tests",
-    ("README.md", "```python\nname_server"): "one line of the program above, with an address",
     ("RELEASING.md", "```\n./run dist"): "a release; tests/test_wheel.py builds the packages and checks them",
     ("RELEASING.md", "```\n.venv/bin/pip install cibuildwheel"): "needs Docker",
     ("RELEASING.md", "```\n.ci/run"): "is what CI does",
@@ -138,7 +145,10 @@ NOT_RUN = {
         "```sh\nrocketsim broker",
     ): "the files are the reader's; tests/interop opens stores of a RocketMQ",
     ("docs/performance.md", "```\n./run bench"): "takes hours",
-    ("docs/rocketmq.md", "```python"): "needs a RocketMQ; tests/interop reads from one with the same option",
+    (
+        "docs/rocketmq.md",
+        "```python\nspark.readStream",
+    ): "needs a slave of a RocketMQ; tests/interop reads from one with the same options",
     ("docs/start.md", "```sh\n./run setup"): "CI does so",
     ("docs/start.md", "```sh\npython3 -m venv"): "downloads packages; a long test of tests/test_wheel.py does the same",
     ("docs/start.md", "```sh\nrocketsim doctor"): "starts Spark; tests/cli/test_doctor.py does",

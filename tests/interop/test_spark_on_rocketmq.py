@@ -18,9 +18,11 @@ from rocketsim_client.connection import Connection
 from rocketsim_client.errors import TopicNotExist
 from rocketsim_client.model import MessageQueue, QueueRange
 from testbed.polling import PROCESS_PATIENCE_S, wait_until
+from testbed.processes import ROOT
 from testbed.real_rocketmq import BROKER_NAME, NEWEST, RocketMQ, is_fetched, running
 from tests.interop.programs import MqAdmin, read
 from tests.source.bench import source_progress
+from tests.support.readme_program import output_of, ten_lines_on_rocketmq
 
 pytestmark = [
     pytest.mark.long,
@@ -33,6 +35,7 @@ VERSIONS = [
     "5.1.4",
     pytest.param("4.9.8", marks=pytest.mark.skipif(not is_fetched("4.9.8"), reason="it has to be built (is_fetched)")),
 ]
+DOCUMENT = ROOT / "docs/rocketmq.md"
 QUEUES = 4
 numbers = itertools.count()
 
@@ -60,8 +63,8 @@ class Bench:
     def mqadmin(self, line: str) -> str:
         return self._mqadmin.run(f"{line} -n {self.rocketmq.name_server}")
 
-    def topic(self, messages: int = 0) -> str:
-        name = f"spark{next(numbers)}"
+    def topic(self, messages: int = 0, name: str = "") -> str:
+        name = name or f"spark{next(numbers)}"
         self.admin.update_topic(name, read_queue_nums=QUEUES, write_queue_nums=QUEUES)
         wait_until(lambda: name in self.cluster.topics(), f"the name server to know {name}")
         if messages:
@@ -167,6 +170,22 @@ def test_a_batch_reads_all_rows_and_some_by_tag_and_time(bench: Bench) -> None:
     moment = int(last[0].timestamp() * 1000)
     some = bench.batch(topic, startingTimestamp=moment, startingOffsetsByTimestampStrategy="latest").collect()
     assert 0 < len(some) <= 3000 and all(int(row.storeTimestamp.timestamp() * 1000) >= moment for row in some)
+
+
+def test_the_pyspark_of_the_readme_works_when_pasted(bench: Bench, tmp_path: Path) -> None:
+    bench.topic(100, "TopicTest")
+    printed = output_of(ten_lines_on_rocketmq(bench.rocketmq.name_server), tmp_path)
+    for tag in ("even", "odd"):
+        assert re.search(rf"\|\s*{BROKER_NAME}\|\s*{tag}\|\s*50\|", printed), printed
+    bench.wait_lag_zero("people")
+
+
+def test_the_batch_of_the_document_works_when_pasted(bench: Bench) -> None:
+    (code,) = re.findall(r"^```python\n(spark\.read\.format.*?)^```", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL)
+    assert "rocketmq-namesrv:9876" in code
+    bench.topic(100, "orders")
+    frame = eval(code.replace("rocketmq-namesrv:9876", bench.rocketmq.name_server), {"spark": bench.spark})
+    assert sorted(int(row.body) for row in frame.collect()) == list(range(100))
 
 
 def test_a_stream_commits_and_goes_on_from_its_checkpoint(bench: Bench, tmp_path: Path) -> None:
