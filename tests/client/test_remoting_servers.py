@@ -20,7 +20,7 @@ from rocketsim_client.errors import (
     NotSupported,
     RocketSimError,
 )
-from rocketsim_client.model import MessageQueue
+from rocketsim_client.model import MessageQueue, QueueRange
 from rocketsim_client.transport.remoting.connections import Connections, Request
 from tests.support.remoting_peer import RemotingPeer, answer_to
 
@@ -30,15 +30,21 @@ OFFSETS = (RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET, RequestCode.S
 
 
 class Server:
-    """A name server and broker of 5.x in one.  `instead` has the answers to requests with these codes."""
+    """A name server and broker of 5.x in one.  Its address is that of all broker names and ids, as a proxy's address
+    is.  `instead` has the answers to requests with these codes.
+    """
 
-    def __init__(self, *, broker_at: str = "", **route: Any) -> None:
+    def __init__(
+        self, *, broker_at: str = "", names: tuple[str, ...] = ("a",), ids: tuple[int, ...] = (0,), **route: Any
+    ) -> None:
         self.peer = RemotingPeer(self._answer)
         self.committed = -1
         self.has_group = True
         self.makes_groups = True
         self.instead: dict[int, tuple[int, str]] = {}
         self._broker_at = broker_at
+        self._names = names
+        self._ids = ids
         self._route = route
 
     def _answer(self, request: Header, _: bytes) -> bytes:
@@ -48,9 +54,11 @@ class Server:
         absent = ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
         match code:
             case RequestCode.GET_ROUTEINFO_BY_TOPIC:
-                at = {"brokerAddrs": {"0": self._broker_at or self.peer.address}, "brokerName": "a", "cluster": "c"}
-                queues = {"brokerName": "a", "perm": 6, "readQueueNums": 1, "writeQueueNums": 1}
-                route = {"brokerDatas": [at], "queueDatas": [queues], **self._route}
+                at = {str(broker_id): self._broker_at or self.peer.address for broker_id in self._ids}
+                brokers = [{"brokerAddrs": at, "brokerName": name, "cluster": "c"} for name in self._names]
+                numbers = {"perm": 6, "readQueueNums": 1, "writeQueueNums": 1}
+                queues = [{"brokerName": name, **numbers} for name in self._names]
+                route = {"brokerDatas": brokers, "queueDatas": queues, **self._route}
                 return answer_to(request, body=json.dumps(route).encode())
             case RequestCode.GET_TOPIC_STATS_INFO:
                 if fields["topic"].startswith("%RETRY%"):
@@ -169,6 +177,30 @@ def test_a_proxy_is_asked_for_the_bounds_of_each_queue_and_has_no_lists() -> Non
                 call()
     named = [one.fields["bname"] for one in server.peer.requests if one.code in OFFSETS]
     assert set(named) == {"a"}  # a proxy refuses requests that do not name the broker
+
+
+def test_a_proxy_that_names_itself_for_master_and_slave_is_asked_as_the_master() -> None:
+    server = Server(ids=(0, 1))
+    with server.peer, Cluster(server.where()) as cluster:
+        assert dict(cluster.addresses("t", "a")) == {0: server.peer.address}
+        (found,) = cluster.bounds("t").values()
+        assert found.is_master
+        assert cluster.commit("g", {QUEUE: 3}).offsets == {QUEUE: 3}
+        assert cluster.committed("g", [QUEUE]) == {QUEUE: 3}
+
+
+def test_a_proxy_in_front_of_two_broker_names_is_not_read() -> None:
+    """The requests name a broker, and the client knows brokers by their addresses."""
+    server = Server(names=("a", "b"))
+    with server.peer, Cluster(server.where()) as cluster:
+        for call in (
+            lambda: cluster.bounds("t"),
+            lambda: list(cluster.pull_range("a", [QueueRange("t", 0, 0, END)])),
+            lambda: cluster.committed("g", [QUEUE]),
+        ):
+            with pytest.raises(NotSupported, match=r"the brokers a and b, as that of a proxy.*9876"):
+                call()
+    assert server.asked(RequestCode.PULL_MESSAGE) == 0
 
 
 def test_a_static_topic_is_refused_by_name() -> None:

@@ -1,7 +1,9 @@
 """Keeps what routes say about brokers: which address belongs to which broker, and how many queues a topic has there."""
 
+from rocketsim_client.errors import NotSupported
 from rocketsim_client.model import MASTER_ID
 from rocketsim_client.route import BrokerData, QueueData, TopicRoute
+from rocketsim_client.transport.server_protocol import NAME_SERVER_ADVICE
 
 
 class KnownMembers:
@@ -10,12 +12,17 @@ class KnownMembers:
 
     def __init__(self) -> None:
         self._members: dict[str, tuple[str, int]] = {}  # address -> broker name, broker id
+        self._shared: dict[str, str] = {}  # address that two broker names of one route have -> these names
         self._queues: dict[tuple[str, str], QueueData] = {}  # (topic, broker name) -> the topic's numbers of queues
         self._refuse_reads: set[str] = set()  # addresses of slaves
 
     def learn(self, brokers: list[BrokerData]) -> None:
+        found: dict[str, str] = {}
         for data in brokers:
             for broker_id, address in data.addresses.items():
+                other = found.setdefault(address, data.broker_name)
+                if other != data.broker_name:
+                    self._shared[address] = f"{other} and {data.broker_name}"
                 self._members[address] = data.broker_name, broker_id
 
     def learn_route(self, route: TopicRoute) -> None:
@@ -28,6 +35,18 @@ class KnownMembers:
         return self._members.get(address, ("", MASTER_ID))[1]
 
     def broker_name(self, address: str) -> str:
+        """Returns the broker name of the address, or an empty text if the address is not known.
+
+        Raises NotSupported for the address of a proxy in front of several broker names, because a request with the
+        wrong one of these names would get the messages or the offsets of another queue.
+        """
+        if address in self._shared:
+            raise NotSupported(
+                f"{address} is the address of the brokers {self._shared[address]}, as that of a proxy in front of "
+                f"several brokers: this client cannot tell their queues apart there; {NAME_SERVER_ADVICE}, or correct "
+                "addressMap",
+                address=address,
+            )
         return self._members.get(address, ("", MASTER_ID))[0]
 
     def queues(self, topic: str, address: str) -> QueueData | None:

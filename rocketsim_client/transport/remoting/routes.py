@@ -117,10 +117,12 @@ class RemotingRoutes:
         members = part(data, "brokerAddrs", dict, address)
         if not all(str(key).isdigit() and isinstance(at, str) for key, at in members.items()):
             raise BadAnswer(f"{address} sent a broker with impossible addresses: {str(members)[:80]}", address=address)
-        addresses = {int(key): self._addresses.of(at) for key, at in members.items()}
-        return BrokerData(
-            data.get("cluster") or "", part(data, "brokerName", str, address), dict(sorted(addresses.items()))
-        )
+        addresses: dict[int, str] = {}
+        for broker_id, at in sorted((int(key), self._addresses.of(at)) for key, at in members.items()):
+            # A proxy names itself for each broker id, and answers as the master does.
+            if at not in addresses.values():
+                addresses[broker_id] = at
+        return BrokerData(data.get("cluster") or "", part(data, "brokerName", str, address), addresses)
 
 
 def topics_in(reply: Reply) -> list[str]:
