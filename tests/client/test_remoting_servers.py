@@ -21,7 +21,9 @@ from rocketsim_client.errors import (
     RocketSimError,
 )
 from rocketsim_client.model import MessageQueue, QueueRange
+from rocketsim_client.route import BrokerData
 from rocketsim_client.transport.remoting.connections import Connections, Request
+from rocketsim_client.transport.remoting.members import KnownMembers
 from tests.support.remoting_peer import RemotingPeer, answer_to
 
 QUEUE = MessageQueue("t", "a", 0)
@@ -201,6 +203,17 @@ def test_a_proxy_in_front_of_two_broker_names_is_not_read() -> None:
             with pytest.raises(NotSupported, match=r"the brokers a and b, as that of a proxy.*9876"):
                 call()
     assert server.asked(RequestCode.PULL_MESSAGE) == 0
+
+
+def test_a_broker_that_has_got_the_address_of_another_one_is_read() -> None:
+    """The other broker has another address in the newest route, so this is no proxy in front of both."""
+    known = KnownMembers()
+    known.learn([BrokerData("c", "a", {0: "h:1"})])
+    known.learn([BrokerData("c", "b", {0: "h:1"})])
+    with pytest.raises(NotSupported, match="the brokers a and b"):
+        known.broker_name("h:1")
+    known.learn([BrokerData("c", "a", {0: "h:2"})])
+    assert [known.broker_name(address) for address in ("h:1", "h:2")] == ["b", "a"]
 
 
 def test_a_static_topic_is_refused_by_name() -> None:

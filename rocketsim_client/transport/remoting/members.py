@@ -12,17 +12,15 @@ class KnownMembers:
 
     def __init__(self) -> None:
         self._members: dict[str, tuple[str, int]] = {}  # address -> broker name, broker id
-        self._shared: dict[str, str] = {}  # address that two broker names of one route have -> these names
+        self._addresses: dict[str, frozenset[str]] = {}  # broker name -> its addresses in the newest route
         self._queues: dict[tuple[str, str], QueueData] = {}  # (topic, broker name) -> the topic's numbers of queues
         self._refuse_reads: set[str] = set()  # addresses of slaves
 
     def learn(self, brokers: list[BrokerData]) -> None:
-        found: dict[str, str] = {}
+        # One update, so that no other thread sees an address that is passing from one broker to another at both.
+        self._addresses.update({data.broker_name: frozenset(data.addresses.values()) for data in brokers})
         for data in brokers:
             for broker_id, address in data.addresses.items():
-                other = found.setdefault(address, data.broker_name)
-                if other != data.broker_name:
-                    self._shared[address] = f"{other} and {data.broker_name}"
                 self._members[address] = data.broker_name, broker_id
 
     def learn_route(self, route: TopicRoute) -> None:
@@ -40,14 +38,16 @@ class KnownMembers:
         Raises NotSupported for the address of a proxy in front of several broker names, because a request with the
         wrong one of these names would get the messages or the offsets of another queue.
         """
-        if address in self._shared:
+        name, _ = self._members.get(address, ("", MASTER_ID))
+        names = sorted(one for one, addresses in list(self._addresses.items()) if address in addresses)
+        if len(names) > 1:
             raise NotSupported(
-                f"{address} is the address of the brokers {self._shared[address]}, as that of a proxy in front of "
+                f"{address} is the address of the brokers {' and '.join(names)}, as that of a proxy in front of "
                 f"several brokers: this client cannot tell their queues apart there; {NAME_SERVER_ADVICE}, or correct "
                 "addressMap",
                 address=address,
             )
-        return self._members.get(address, ("", MASTER_ID))[0]
+        return name
 
     def queues(self, topic: str, address: str) -> QueueData | None:
         return self._queues.get((topic, self.broker_name(address)))
