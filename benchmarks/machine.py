@@ -7,6 +7,7 @@ from importlib import metadata
 from pathlib import Path
 
 import psutil
+from rocketsim_proto.records import kernels
 
 PACKAGES = ("pyspark", "pyarrow", "numpy", "grpcio", "protobuf")
 
@@ -17,6 +18,7 @@ def describe() -> list[str]:
     return [
         f"{_processor()}, {os.cpu_count()} cores, {memory:.0f} GiB, {platform.system()} {platform.release()}",
         f"Python {sys.version.split()[0]}, {versions}",
+        f"record codec: {kernels.in_use()}",
     ]
 
 

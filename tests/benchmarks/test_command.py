@@ -9,6 +9,7 @@ import sys
 import psutil
 import pytest
 from rich.console import Console
+from rocketsim_proto.records import kernels
 
 from benchmarks import __main__ as command
 from benchmarks import registry, tables
@@ -81,6 +82,7 @@ def test_a_run_prints_its_table_and_writes_the_same_as_json(monkeypatch, tmp_pat
     out = capsys.readouterr().out
     for word in ("30 / 30 / 30", "the peer", "P6 ≥ 0.3", "met", "quick", "pyspark", "durability", "cores"):
         assert word in out
+    assert f"record codec: {kernels.in_use()}" in out
     assert list((tmp_path / "stores").iterdir()) == [], "stores are removed"
 
 
