@@ -144,6 +144,18 @@ def on_rocketmq(bench: Bench) -> None:
     on_rocketmq.run(bench)
 
 
+def codec(bench: Bench) -> None:
+    from benchmarks import codec
+
+    codec.run(bench)
+
+
+def idle_queries(bench: Bench) -> None:
+    from benchmarks import idle_queries
+
+    idle_queries.run(bench)
+
+
 _KAFKA = "Java 17, Maven: Kafka 4.2.1 and Spark's connector"
 _ROCKETMQ = "Java 17, Maven: RocketMQ 5.5.0"
 
@@ -178,6 +190,8 @@ BENCHMARKS = (
         on_rocketmq,
         True,
     ),
+    Benchmark("codec", "P21", "what a row costs the record codec, compiled and in Python", "1 GiB", codec),
+    Benchmark("idle-queries", "P22", "what idle Spark queries cost", "Java 17; 6 GiB of memory", idle_queries, True),
 )
 
 BY_NAME = {one.name: one for one in BENCHMARKS}

@@ -1,4 +1,4 @@
-"""The targets of the benchmarks P1 to P20."""
+"""The targets of the benchmarks P1 to P22."""
 
 from enum import Enum
 from typing import NamedTuple
@@ -105,3 +105,6 @@ ROCKETMQ_SPARK = {False: at_least("P20", 0.6), True: at_least("P20", 1.0)}  # Tr
 ROCKETMQ_SINK = at_least("P20", 0.4)
 REMOTING_SEND = at_least("P20", 0.6)
 REMOTING_PULL = at_least("P20", 1.0)
+CODEC_CHECK = {100: at_most("P21", 0.06, of_value=True), 1024: at_most("P21", 0.15, of_value=True)}  # µs a row
+CODEC_ENCODE = {100: at_most("P21", 0.07, of_value=True), 1024: at_most("P21", 0.2, of_value=True)}
+IDLE_QUERIES = at_most("P22", 0.5, of_value=True)  # percent of one core, for each query

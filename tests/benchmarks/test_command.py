@@ -50,7 +50,7 @@ def driver(tmp_path):
 def test_without_a_name_it_lists_what_there_is_and_what_it_needs(capsys):
     assert command.main([]) == 0
     out = capsys.readouterr().out
-    for word in ("spark-read", "growth", "all", "Maven", "GiB", "--quick"):
+    for word in ("spark-read", "growth", "codec", "idle-queries", "all", "P1-P22", "Maven", "GiB", "--quick"):
         assert word in out
 
 

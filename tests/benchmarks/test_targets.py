@@ -1,4 +1,4 @@
-"""Every benchmark from P1 to P20 exists and has the promised target, and every target is used."""
+"""Every benchmark from P1 to P22 exists and has the promised target, and every target is used."""
 
 from pathlib import Path
 
@@ -18,8 +18,8 @@ def every_target() -> list[Target]:
     return found
 
 
-def test_p1_to_p20_all_have_a_target_and_a_benchmark():
-    numbers = [f"P{number}" for number in range(1, 21)]
+def test_p1_to_p22_all_have_a_target_and_a_benchmark():
+    numbers = [f"P{number}" for number in range(1, 23)]
     assert sorted({target.number for target in every_target()}, key=lambda name: int(name[1:])) == numbers
     assert list(dict.fromkeys(one.targets for one in BENCHMARKS)) == numbers
 
@@ -27,6 +27,7 @@ def test_p1_to_p20_all_have_a_target_and_a_benchmark():
 def test_the_benchmarks_have_their_promised_names():
     words = "spark-read spark-stream spark-body spark-sink send-async send-batch send sync-ratio flush-ratio"
     words += " pull catchup recovery latency memory growth cold-backlog consumption v2 idle-streams scrapes on-rocketmq"
+    words += " codec idle-queries"
     assert [one.name for one in BENCHMARKS] == words.split()
     assert all(one.needs and one.what for one in BENCHMARKS)
 
@@ -111,6 +112,9 @@ def test_each_target_is_the_promised_one():
         "ROCKETMQ_SINK": ["≥ 0.4"],
         "REMOTING_SEND": ["≥ 0.6"],
         "REMOTING_PULL": ["≥ 1"],
+        "CODEC_CHECK": ["itself ≤ 0.06", "itself ≤ 0.15"],
+        "CODEC_ENCODE": ["itself ≤ 0.07", "itself ≤ 0.2"],
+        "IDLE_QUERIES": ["itself ≤ 0.5"],
     }
 
 
