@@ -134,6 +134,11 @@ class Cluster:
         """The calls to the servers.  The transport is made when it is first used, and connects at the first call."""
         return self._transport.get()
 
+    def transport_within(self, timeout_s: float) -> tuple[Transport, float]:
+        """Returns the transport for a call, and how many of the call's `timeout_s` seconds are left for it.  Less than
+        `timeout_s` is left if the servers' protocol had to be found out first."""
+        return self._transport.within(timeout_s)
+
     @property
     def protocol(self) -> str:
         """The protocol of the servers, which is `grpc` or `remoting`, or `auto` while no server has answered."""
@@ -159,11 +164,13 @@ class Cluster:
 
     def topics(self) -> list[str]:
         """Returns all topics that the name server knows."""
-        return self.transport.routes.topic_list(self.timeout_s)
+        transport, left_s = self._transport.within(self.timeout_s, in_turn=True)
+        return transport.routes.topic_list(left_s)
 
     def members(self) -> list[BrokerData]:
         """Returns all brokers that the name server knows."""
-        return self.transport.routes.cluster_list(self.timeout_s)
+        transport, left_s = self._transport.within(self.timeout_s, in_turn=True)
+        return transport.routes.cluster_list(left_s)
 
     def route(self, topic: str, *, fresh: bool = False) -> TopicRoute:
         """Returns the topic's route.  A known route is used until it is older than the poll interval, and also later if

@@ -93,15 +93,17 @@ class Connection:
         certificate, for servers that ask for one.
 
         `protocol` is `grpc` for RocketSim's servers, `remoting` for Apache RocketMQ's, or `auto`, which finds out which
-        of them a server speaks.  `program` is a word that operators see before this machine's name in a group's list of
-        clients.  Only RocketMQ's servers use the arguments from `security_token` on.  `security_token` belongs to
-        temporary keys of a cloud.  `address_map` (`10.0.0.3:10911=host:20911,10.0.*=host`) replaces addresses that
-        brokers advertise by addresses at which this machine reaches them.  `max_pulls_per_second` limits the pulls of
-        this process, and 0 means no limit.  `register_group` (`auto`, `true` or `false`) says whether a group becomes
-        visible to RocketMQ's tools when it commits.  `namespace` is the instance of a cloud, which the servers write
-        before each topic and group (`INSTANCE%topic`).  By default it is the instance that the name server's address
-        names, as in `MQ_INST_1234_abc.example.com:80`.  `namespace_v2` is the namespace of RocketMQ 5, which is sent in
-        a field of its own, and not as a part of names.
+        of them a server speaks.  Finding that out is a part of the first call, which gets the rest of its timeout.
+        While no server has answered, all name servers together get the timeout of a call.  `program` is a word that
+        operators see before this machine's name in a group's list of clients.  Only RocketMQ's servers use the
+        arguments from `security_token` on.  `security_token` belongs to temporary keys of a cloud.  `address_map`
+        (`10.0.0.3:10911=host:20911,10.0.*=host`) replaces addresses that brokers advertise by addresses at which this
+        machine reaches them.  `max_pulls_per_second` limits the pulls of this process, and 0 means no limit.
+        `register_group` (`auto`, `true` or `false`) says whether a group becomes visible to RocketMQ's tools when it
+        commits.  `namespace` is the instance of a cloud, which the servers write before each topic and group
+        (`INSTANCE%topic`).  By default it is the instance that the name server's address names, as in
+        `MQ_INST_1234_abc.example.com:80`.  `namespace_v2` is the namespace of RocketMQ 5, which is sent in a field of
+        its own, and not as a part of names.
         """
         for name, value, words in (("protocol", protocol, PROTOCOLS), ("register_group", register_group, REGISTER)):
             if value not in words:

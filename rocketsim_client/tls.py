@@ -1,8 +1,10 @@
 """A client's TLS: its files, and the reason why a TLS connection to a server fails."""
 
+import math
 import os
 import socket
 import ssl
+import time
 from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
@@ -11,7 +13,7 @@ from rocketsim_proto.pem import Pem, PemError, PemFiles, Stamps
 
 from rocketsim_client.errors import InvalidParameter, TlsFailed
 
-PROBE_S = 1.0  # the timeout of a test connection
+PROBE_S = 1.0  # the longest timeout of each step of a test connection
 
 File = str | os.PathLike[str] | None
 
@@ -50,20 +52,21 @@ def read(tls: Tls, address: str) -> tuple[Stamps, Pem]:
         raise TlsFailed(str(error), address=address) from error
 
 
-def why_not(address: str, tls: Tls | None, pem: Pem | None) -> str:
+def why_not(address: str, tls: Tls | None, pem: Pem | None, deadline: float = math.inf) -> str:
     """Finds out by test connections why a server that accepts connections closes them, because gRPC's error does not
-    tell why.  Returns the reason, or an empty text if the reason is not TLS."""
+    tell why.  Returns the reason, or an empty text if the reason is not TLS, or not found out by the deadline (of
+    `time.monotonic`)."""
     if tls is None or pem is None:
         return (
             SPEAKS_TLS
-            if _handshake(address, _trusting())
+            if _handshake(address, _trusting(), deadline)
             in (HandshakeOutcome.OPEN, HandshakeOutcome.CLOSED, HandshakeOutcome.ALERT)
             else ""
         )
-    found = _handshake(address, pem.context)
+    found = _handshake(address, pem.context, deadline)
     if found is HandshakeOutcome.CLOSED:
         # A second attempt follows, because the server may just have been shutting down.
-        found = _handshake(address, pem.context)
+        found = _handshake(address, pem.context, deadline)
     if isinstance(found, ssl.SSLCertVerificationError):
         checked = f"tlsCa={tls.ca}" if tls.ca else "the public CAs, since tlsCa is not given"
         host = address.rpartition(":")[0]
@@ -96,16 +99,19 @@ class HandshakeOutcome(Enum):
     NOTHING = auto()
 
 
-def _handshake(address: str, context: ssl.SSLContext) -> HandshakeOutcome | ssl.SSLCertVerificationError:
+def _handshake(
+    address: str, context: ssl.SSLContext, deadline: float
+) -> HandshakeOutcome | ssl.SSLCertVerificationError:
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     context.set_alpn_protocols(["h2"])
     try:
-        plain = socket.create_connection((host, int(port)), PROBE_S)
+        plain = socket.create_connection((host, int(port)), _step_s(deadline))
     except (OSError, ValueError):
         return HandshakeOutcome.NOTHING
     with plain:
         try:
+            plain.settimeout(_step_s(deadline))
             made = context.wrap_socket(plain, server_hostname=host)
         except ssl.SSLCertVerificationError as error:
             return error
@@ -115,6 +121,7 @@ def _handshake(address: str, context: ssl.SSLContext) -> HandshakeOutcome | ssl.
             return HandshakeOutcome.NOTHING
         with made:
             try:
+                made.settimeout(_step_s(deadline))
                 return HandshakeOutcome.OPEN if made.recv(1) else HandshakeOutcome.CLOSED
             except TimeoutError:
                 return HandshakeOutcome.OPEN
@@ -122,6 +129,10 @@ def _handshake(address: str, context: ssl.SSLContext) -> HandshakeOutcome | ssl.
                 return HandshakeOutcome.ALERT if "ALERT" in (error.reason or "") else HandshakeOutcome.CLOSED
             except OSError:
                 return HandshakeOutcome.CLOSED
+
+
+def _step_s(deadline: float) -> float:
+    return min(PROBE_S, max(deadline - time.monotonic(), 0.001))
 
 
 def _of_handshake(reason: str) -> HandshakeOutcome:

@@ -14,12 +14,16 @@ class BrokerCommands(Commands):
     def wipe_write_perm(self, broker_name: str) -> dict[str, int]:
         """Takes away the write permission of a broker's topics, at every name server.  Returns the number of topics
         that each name server has changed, by its address."""
-        return self._cluster.transport.routes.write_perm(broker_name, False, self._timeout_s)
+        return self._write_perm(broker_name, writable=False)
 
     def add_write_perm(self, broker_name: str) -> dict[str, int]:
         """Gives back the write permission that `wipe_write_perm` took.  Returns the number of topics that each name
         server has changed, by its address."""
-        return self._cluster.transport.routes.write_perm(broker_name, True, self._timeout_s)
+        return self._write_perm(broker_name, writable=True)
+
+    def _write_perm(self, broker_name: str, *, writable: bool) -> dict[str, int]:
+        transport, left_s = self._cluster.transport_within(self._timeout_s)
+        return transport.routes.write_perm(broker_name, writable, left_s)
 
     def ha_status(self, *, broker_addr: str | None = None, cluster_name: str | None = None) -> list[HaStatus]:
         """Returns the state of replication of one broker, or of all brokers, slaves included."""

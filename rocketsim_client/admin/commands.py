@@ -97,7 +97,8 @@ class Commands:
 
     def _call(self, address: str, request: Message) -> Any:
         """Returns the broker's answer to the command, which is a message of admin.proto."""
-        return self._cluster.transport.admin.command(address, request, self._timeout_s)
+        transport, left_s = self._cluster.transport_within(self._timeout_s)
+        return transport.admin.command(address, request, left_s)
 
     def _call_name(self, broker_name: str, request: Message, read: Callable[[Any], T]) -> T:
         """Calls the master of the broker name, or a slave while the broker name has no master.  `read` turns the

@@ -129,7 +129,8 @@ class Routes:
 
     def _ask_route(self, topic: str) -> TopicRoute:
         """Asks for the route.  The caller holds `_asking`."""
-        route = self._transport.get().routes.topic_route(topic, self._timeout_s)
+        transport, left_s = self._transport.within(self._timeout_s, in_turn=True)
+        route = transport.routes.topic_route(topic, left_s)
         known = self._known.get(topic)
         if known is not None and known != route:
             logger.info("the route of topic %r has changed: %s", topic, route)
@@ -149,7 +150,8 @@ class Routes:
     def _listed(self) -> Mapping[str, Mapping[int, str]]:
         now = self._clock()
         if self._list is None or now - self._listed_at >= LIST_FOR_S:
-            members = self._transport.get().routes.cluster_list(self._timeout_s)
+            transport, left_s = self._transport.within(self._timeout_s, in_turn=True)
+            members = transport.routes.cluster_list(left_s)
             self._list = {data.broker_name: data.addresses for data in members}
             self._listed_at = now
         return self._list

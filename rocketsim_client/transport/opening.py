@@ -3,24 +3,28 @@
 import logging
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import NamedTuple
 
 from rocketsim_client import forks
 from rocketsim_client import tls as tls_files
 from rocketsim_client.connection import Connection
 from rocketsim_client.errors import ClientClosed, InvalidParameter, TlsFailed
-from rocketsim_client.transport.server_protocol import ServerProtocol, protocol_at
+from rocketsim_client.transport.server_protocol import SeenProtocols, ServerProtocol, protocol_at
 from rocketsim_client.transport.transport import Transport
 
 logger = logging.getLogger(__name__)
 
 DETECTION_PAUSE_S = 1.0  # the pause after no server has answered, before the protocol is detected again
+DETECTION_SHARE = 0.75  # the part of a call's timeout that detecting the protocol may take
 
 
-def open_transport(connection: Connection) -> Transport:
+def open_transport(connection: Connection, seen: SeenProtocols | None = None) -> Transport:
     """Makes the transport for the connection's protocol without asking a server, so that all processes with equal
-    connections use the same protocol.  A connection with `protocol=auto` gets a transport over gRPC."""
+    connections use the same protocol.  A connection with `protocol=auto` gets a transport over gRPC, whose errors say
+    what `seen` has found at the servers' addresses."""
     transport: Transport
     if connection.protocol == "remoting":
         from rocketsim_client.transport.remoting.transport import RemotingTransport
@@ -35,7 +39,7 @@ def open_transport(connection: Connection) -> Transport:
             raise InvalidParameter("namespace: RocketSim's own servers have no namespaces; leave the option out")
         from rocketsim_client.transport.own.transport import GrpcTransport
 
-        transport = GrpcTransport(connection)
+        transport = GrpcTransport(connection, seen)
     if not connection.brokers:
         return transport
     from rocketsim_client.transport.static_route import StaticRoute
@@ -45,25 +49,48 @@ def open_transport(connection: Connection) -> Transport:
 
 def with_detected_protocol(connection: Connection) -> Connection:
     """Replaces `protocol=auto` by the protocol that the servers speak.  Returns `connection` unchanged if it names a
-    protocol, or if no server answers."""
+    protocol, or if no server answers.  Ends within the connection's timeout."""
     if connection.protocol != "auto":
         return connection
+    return replace(connection, protocol=detected(connection, connection.timeout_s).protocol)
+
+
+class Detected(NamedTuple):
+    """The protocol of a connection, which is `auto` if no server has answered, and what was found at the addresses that
+    were asked."""
+
+    protocol: str
+    by_address: Mapping[str, ServerProtocol]
+
+
+def detected(connection: Connection, timeout_s: float) -> Detected:
+    """Asks one server after the other until one of them speaks gRPC or RocketMQ's protocol.  All of them together take
+    at most `timeout_s` seconds.  Each server gets an equal share of the time that is left, so that a silent server
+    leaves time for the others."""
+    deadline = time.monotonic() + timeout_s
+    found: dict[str, ServerProtocol] = {}
     context = None
     if connection.tls is not None:
         with suppress(TlsFailed):
             context = tls_files.read(connection.tls, connection.first_address)[1].context
         if context is None:
-            return (
-                connection  # the first call reads the certificates again, and its error names what is wrong with them
-            )
-    for address in connection.name_servers or [at for _, members in connection.brokers for _, at in members]:
-        match protocol_at(address, context, connection.timeout_s):
+            # The first call reads the certificates again, and its error names what is wrong with them.
+            return Detected("auto", found)
+    addresses = _addresses(connection)
+    for number, address in enumerate(addresses):
+        share_s = max(deadline - time.monotonic(), 0.001) / (len(addresses) - number)
+        found[address] = protocol_at(address, context, share_s)
+        match found[address]:
             case ServerProtocol.GRPC:
-                return replace(connection, protocol="grpc")
+                return Detected("grpc", found)
             case ServerProtocol.REMOTING:
                 logger.info("%s speaks RocketMQ's remoting protocol, which this client uses from now on", address)
-                return replace(connection, protocol="remoting")
-    return connection
+                return Detected("remoting", found)
+    return Detected("auto", found)
+
+
+def _addresses(connection: Connection) -> Sequence[str]:
+    return connection.name_servers or [at for _, members in connection.brokers for _, at in members]
 
 
 class LazyTransport:
@@ -74,34 +101,55 @@ class LazyTransport:
         self.connection = connection
         self._transport = transport
         self._knows_protocol = transport is not None or connection.protocol != "auto"
+        self._seen = SeenProtocols()
         self._detected_at = 0.0
         self._closed = False
         self._lock = threading.Lock()
         forks.watch(self)
 
     def get(self) -> Transport:
-        if self._transport is None or not self._knows_protocol:
-            with self._lock:
-                if self._closed:
-                    raise ClientClosed("this client has been closed")
-                if not self._knows_protocol:
-                    self._detect_protocol()
-                if self._transport is None:
-                    self._transport = open_transport(self.connection)
-        return self._transport
+        transport, _ = self.within(self.connection.timeout_s)
+        return transport
 
-    def _detect_protocol(self) -> None:
+    def within(self, timeout_s: float, *, in_turn: bool = False) -> tuple[Transport, float]:
+        """Returns the transport for a call, and how many of the call's `timeout_s` seconds are left for it.  All
+        are left if the protocol is known.  At least a quarter is left after the protocol was detected.
+
+        A call that asks one server after the other has `in_turn`.  While no server has answered, such a call gets for
+        each server an equal part of the time, so that it ends within `timeout_s` even if all servers are silent."""
+        knows_protocol = self._knows_protocol  # is read before the transport, which changes first
+        transport = self._transport
+        if transport is not None and knows_protocol:
+            return transport, timeout_s
+        began = time.monotonic()
+        with self._lock:
+            if self._closed:
+                raise ClientClosed("this client has been closed")
+            left_s = timeout_s
+            if not self._knows_protocol:
+                self._detect_protocol(timeout_s * DETECTION_SHARE)
+            if not knows_protocol:
+                left_s = max(timeout_s - (time.monotonic() - began), timeout_s * (1 - DETECTION_SHARE))
+            if in_turn and not self._knows_protocol:
+                left_s /= len(_addresses(self.connection))
+            if self._transport is None:
+                self._transport = open_transport(self.connection, self._seen)
+            return self._transport, left_s
+
+    def _detect_protocol(self, timeout_s: float) -> None:
         """Detects the protocol.  The caller holds the lock.  While no server answers, the connection uses gRPC,
         whose errors say what is wrong with an address."""
         now = time.monotonic()
         if self._transport is not None and now - self._detected_at < DETECTION_PAUSE_S:
             return
-        self.connection = with_detected_protocol(self.connection)
+        protocol, found = detected(self.connection, timeout_s)
         self._detected_at = time.monotonic()
-        self._knows_protocol = self.connection.protocol != "auto"
-        if self.connection.protocol == "remoting" and self._transport is not None:
+        self._seen.replace(found)
+        self.connection = replace(self.connection, protocol=protocol)
+        if protocol == "remoting" and self._transport is not None:
             self._transport.close()
             self._transport = None
+        self._knows_protocol = protocol != "auto"
 
     def close(self) -> None:
         """Ends all calls that are under way."""

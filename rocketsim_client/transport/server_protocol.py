@@ -8,12 +8,15 @@ asked.  Over TLS a gRPC server agrees on the protocol `h2`, and RocketMQ's serve
 import socket
 import ssl
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from enum import Enum, auto
 
 from rocketsim_proto.remoting import frame
 from rocketsim_proto.remoting.codes import RequestCode
 from rocketsim_proto.remoting.frame import FrameError, Header
+
+from rocketsim_client.tls import SPEAKS_TLS
 
 DETECTION_S = 1.0
 SPEAKS_FIRST_S = 0.05  # a gRPC server sends its first bytes within two milliseconds
@@ -29,10 +32,10 @@ class ServerProtocol(Enum):
 
 
 def protocol_at(address: str, context: ssl.SSLContext | None, timeout_s: float = DETECTION_S) -> ServerProtocol:
-    """Connects to the server and returns its protocol, or ServerProtocol.NONE if that fails.  Never raises.  Without
-    a `context` the connection is plaintext.  The `context` is changed so that it accepts any certificate, and must
-    therefore be used for nothing else.  Nothing secret is sent.  The first real call checks the certificate, and its
-    error says what is wrong with it."""
+    """Connects to the server and returns its protocol, or ServerProtocol.NONE if that fails or takes longer than
+    `timeout_s`.  Never raises.  Without a `context` the connection is plaintext.  The `context` is changed so that it
+    accepts any certificate, and must therefore be used for nothing else.  Nothing secret is sent.  The first real call
+    checks the certificate, and its error says what is wrong with it."""
     deadline = time.monotonic() + timeout_s
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
@@ -41,6 +44,7 @@ def protocol_at(address: str, context: ssl.SSLContext | None, timeout_s: float =
             context.set_alpn_protocols(["h2"])
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
+            plain.settimeout(max(deadline - time.monotonic(), 0.001))  # the handshake gets what connecting has left
             with context.wrap_socket(plain, server_hostname=host) as connected:
                 return (
                     ServerProtocol.GRPC
@@ -80,7 +84,7 @@ def protocol_of(first: bytes) -> ServerProtocol:
     """Recognises the protocol by the first eight bytes that a server has sent."""
     if not first:
         return ServerProtocol.NONE
-    if first[:3] in (b"\x16\x03\x01", b"\x16\x03\x03", b"\x15\x03\x01", b"\x15\x03\x03"):
+    if first[:2] in (b"\x16\x03", b"\x15\x03"):  # a handshake or an alert of any version
         return ServerProtocol.TLS
     if first.startswith(b"HTTP"):
         return ServerProtocol.HTTP
@@ -93,14 +97,44 @@ def protocol_of(first: bytes) -> ServerProtocol:
     return ServerProtocol.UNKNOWN
 
 
-NAME_SERVER_ADVICE = "give the address of RocketMQ's name server, whose port is 9876 by default"
-# The end of an error about a wrong address, for a client that uses the remoting protocol.
-ADVICE = {
+class SeenProtocols:
+    """What `protocol=auto` has found at the servers' addresses, for the errors of later calls to them.  Thread-safe."""
+
+    def __init__(self) -> None:
+        self._by_address: Mapping[str, ServerProtocol] = {}
+
+    def replace(self, by_address: Mapping[str, ServerProtocol]) -> None:
+        """Forgets all that was seen before."""
+        self._by_address = by_address
+
+    def at(self, address: str) -> ServerProtocol:
+        """Returns ServerProtocol.NONE if nothing was seen at the address."""
+        return self._by_address.get(address, ServerProtocol.NONE)
+
+
+NAME_SERVER_ADVICE = "give the address of a name server, whose port is 9876 by default"
+_SERVER_ADVICE = f"{NAME_SERVER_ADVICE}, or a broker's address if you give brokers"
+GRPC_PORT_ADVICE = (
+    "the port for RocketMQ 5's clients, which is the grpcServerPort of a RocketSim broker or the gRPC port of a "
+    "RocketMQ proxy. Give the address of RocketSim's or RocketMQ's name server instead (its port is 9876 by default), "
+    "or the listenPort of a RocketSim broker, or the remoting port of the proxy (8080 by default)"
+)
+_ADVICE = {
     ServerProtocol.GRPC: (
-        "it speaks gRPC: a RocketSim server (leave out protocol=remoting), or the gRPC port of a RocketMQ proxy, which "
-        f"serves no pulls ({NAME_SERVER_ADVICE})"
+        "it speaks gRPC. If it is a server of RocketSim, leave out protocol=remoting. Otherwise it may be "
+        f"{GRPC_PORT_ADVICE}"
     ),
-    ServerProtocol.TLS: "it speaks TLS, and this client uses plaintext: set the option tls, and tlsCa",
-    ServerProtocol.HTTP: f"it is a web server: {NAME_SERVER_ADVICE}",
-    ServerProtocol.UNKNOWN: f"it is no server of RocketMQ: {NAME_SERVER_ADVICE}",
+    ServerProtocol.REMOTING: (
+        "this is a name server or broker of RocketMQ itself: it answers in RocketMQ's remoting protocol. Leave out "
+        "protocol=grpc, or give the address of a RocketSim server"
+    ),
+    ServerProtocol.TLS: SPEAKS_TLS,
+    ServerProtocol.HTTP: f"it is a web server: {_SERVER_ADVICE}",
+    ServerProtocol.UNKNOWN: f"it is no server of RocketSim or RocketMQ: {_SERVER_ADVICE}",
 }
+
+
+def advice_on(found: ServerProtocol, own: ServerProtocol) -> str:
+    """Returns the end of an error about an address, for a client that uses the protocol `own`.  The text says what was
+    found at the address, and what to write instead.  It is empty if nothing else than `own` was found there."""
+    return "" if found is own else _ADVICE.get(found, "")

@@ -69,7 +69,7 @@ def test_what_the_connection_says_is_not_said_again(twice: dict) -> None:
 def test_a_transport_is_made_by_the_first_call(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
     real = opening.open_transport
-    monkeypatch.setattr(opening, "open_transport", lambda connection: made.append(connection) or real(connection))
+    monkeypatch.setattr(opening, "open_transport", lambda one, *seen: made.append(one) or real(one, *seen))
     connection = Connection.of(cluster.address, protocol="grpc")
     with Cluster(connection) as reader:
         assert made == []

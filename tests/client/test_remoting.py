@@ -346,23 +346,37 @@ def test_the_first_bytes_say_what_a_server_is(first, speaks):
     assert protocol_of(first) is speaks
 
 
+BOTH = pytest.mark.parametrize("protocol", ["auto", "remoting"])
+
+
+@BOTH
 @pytest.mark.parametrize(
-    ("greeting", "says"),
+    ("greeting", "error", "says"),
     [
-        (bytes.fromhex("0000120400000000"), "speaks gRPC.*9876"),
-        (b"HTTP/1.1 400 Bad Request", "web server.*9876"),
-        (b"SSH-2.0-OpenSSH", "no server of RocketMQ"),
-        (b"\x15\x03\x01\x00\x02\x02\x16\x00", "set the option tls"),
+        (b"HTTP/1.1 400 Bad Request", NameServerUnavailable, "it is a web server: give .*9876"),
+        (b"SSH-2.0-OpenSSH", NameServerUnavailable, "it is no server of RocketSim or RocketMQ: give .*9876"),
+        (b"\x15\x03\x01\x00\x02\x02\x16\x00", TlsFailed, "server speaks TLS.* set the option tls"),
     ],
+    ids=["web server", "SSH", "TLS"],
 )
-def test_a_wrong_port_gets_a_sentence_with_what_to_write_instead(greeting, says):
-    with RemotingPeer(lambda *_: None, greeting=greeting) as peer, Cluster(connection(peer.address)) as cluster:
-        with pytest.raises(NameServerUnavailable, match=says):
-            cluster.queues(TOPIC)
+def test_a_wrong_port_gets_a_sentence_with_what_to_write_instead(greeting, error, says, protocol):
+    with RemotingPeer(lambda *_: None, greeting=greeting) as peer:
+        with Cluster(connection(peer.address, protocol=protocol)) as cluster:
+            with pytest.raises(error, match=says):
+                cluster.queues(TOPIC)
     assert readers() == []
 
 
-@pytest.mark.parametrize("protocol", ["auto", "remoting"])
+def test_a_port_that_speaks_grpc_gets_a_sentence_with_what_to_write_instead():
+    """With `protocol=auto` such a port is no wrong one."""
+    with RemotingPeer(lambda *_: None, greeting=bytes.fromhex("0000120400000000")) as peer:
+        with Cluster(connection(peer.address)) as cluster:
+            with pytest.raises(NameServerUnavailable, match=r"speaks gRPC.*leave out protocol=remoting.*9876"):
+                cluster.queues(TOPIC)
+    assert readers() == []
+
+
+@BOTH
 def test_the_port_of_a_broker_is_called_so(protocol):
     """The error says that the address is a broker's port, where calls of a name server are unknown."""
     with RemotingPeer(lambda request, _: answer_to(request, 3, " request type 105 not supported")) as broker:
@@ -373,11 +387,13 @@ def test_the_port_of_a_broker_is_called_so(protocol):
                 cluster.topics()
 
 
+@BOTH
 @pytest.mark.parametrize("answer", [b"\xff" * 64, frame.HEAD.pack(2**31, 10), frame.HEAD.pack(100, 97)])
-def test_garbage_in_place_of_an_answer_is_an_error_at_once(answer):
-    with RemotingPeer(lambda *_: answer) as peer, Cluster(connection(peer.address, timeout_s=60.0)) as cluster:
-        with pytest.raises(NameServerUnavailable):
-            cluster.queues(TOPIC)
+def test_garbage_in_place_of_an_answer_is_an_error_at_once(answer, protocol):
+    with RemotingPeer(lambda *_: answer) as peer:
+        with Cluster(connection(peer.address, timeout_s=60.0, protocol=protocol)) as cluster:
+            with pytest.raises(NameServerUnavailable, match=r"no server of RocketSim or RocketMQ: give .*9876"):
+                cluster.queues(TOPIC)
     assert readers() == []
 
 
@@ -461,7 +477,7 @@ def test_requests_are_signed_where_there_are_keys():
             assert one.fields["Signature"] == acl.signature("sk", one.fields)
 
 
-@pytest.mark.parametrize("protocol", ["auto", "remoting"])
+@BOTH
 def test_a_certificate_that_is_not_valid_is_the_error_whatever_the_protocol(protocol):
     """The probe for the protocol does not check the certificate: `auto` took the server for one that speaks gRPC, and
     said so in the error.
@@ -475,7 +491,7 @@ def test_a_certificate_that_is_not_valid_is_the_error_whatever_the_protocol(prot
                 cluster.queues(TOPIC)
 
 
-@pytest.mark.parametrize("protocol", ["auto", "remoting"])
+@BOTH
 def test_a_server_that_wants_a_certificate_is_the_error_whatever_the_protocol(protocol):
     with replaying("5.5.0", tls=DATA, client_ca=CA) as peer:
         own, strange = (
@@ -697,8 +713,10 @@ def test_a_forked_child_opens_connections_of_its_own():
         wait_until(lambda: readers() == [], "both connections have ended")
 
 
-def test_a_port_where_nobody_listens_names_the_address():
+@BOTH
+def test_a_port_where_nobody_listens_names_the_address(protocol):
     with socket.create_server(("127.0.0.1", 0)) as listening:
         address = f"127.0.0.1:{listening.getsockname()[1]}"
-    with Cluster(connection(address)) as cluster, pytest.raises(NameServerUnavailable, match=address):
-        cluster.queues(TOPIC)
+    with Cluster(connection(address, protocol=protocol)) as cluster:
+        with pytest.raises(NameServerUnavailable, match=f"{address}: not reachable"):
+            cluster.queues(TOPIC)

@@ -1,6 +1,7 @@
 """If an address belongs to another kind of server, the error says to which one, and which address to give."""
 
 import json
+import re
 import socket
 import ssl
 import threading
@@ -14,7 +15,7 @@ import pytest
 from rocketsim_client import Cluster, PullConsumer, RocketSimError
 from rocketsim_client.connection import Connection, Where
 from rocketsim_client.errors import BrokerRefused, NameServerUnavailable, TlsFailed
-from rocketsim_client.transport.own.server_kind import speaks_remoting
+from rocketsim_client.transport.server_protocol import ServerProtocol, protocol_at
 from tests.support.fake_broker import FakeCluster
 from tests.support.tls import CA, DATA
 
@@ -81,7 +82,7 @@ def refusal(address: Where, **options: object) -> RocketSimError:
 def test_a_name_server_of_rocketmq_is_called_so_and_not_one_with_tls(
     rocketmq: RocketMQ, options: dict[str, object]
 ) -> None:
-    assert speaks_remoting(rocketmq.address)
+    assert protocol_at(rocketmq.address, None, 60.0) is ServerProtocol.REMOTING
     error = refusal(Connection.of(rocketmq.address, protocol="grpc", timeout_s=60.0, **options))  # type: ignore[arg-type]
     assert isinstance(error, BrokerRefused) and not isinstance(error, TlsFailed | NameServerUnavailable)
     assert "name server or broker of RocketMQ itself" in str(error) and rocketmq.address in str(error)
@@ -89,7 +90,7 @@ def test_a_name_server_of_rocketmq_is_called_so_and_not_one_with_tls(
 
 def test_a_broker_and_a_name_server_are_told_apart(cluster: FakeCluster) -> None:
     (broker, *_) = cluster.brokers.values()
-    assert not speaks_remoting(cluster.address)
+    assert protocol_at(cluster.address, None, 60.0) is ServerProtocol.GRPC
     error = refusal(broker.address)
     assert isinstance(error, BrokerRefused) and error.code == 3
     assert "this is a broker's port (listenPort), and a name server was asked for" in str(error)
@@ -117,13 +118,16 @@ def server_of(method: str) -> Iterator[str]:
     server.stop(None)
 
 
-@pytest.mark.parametrize(
-    ("method", "says"),
-    [
-        ("/apache.rocketmq.v2.MessagingService/QueryRoute", "the port for RocketMQ 5's clients"),
-        ("/another.Service/Call", "not a RocketSim server"),
-    ],
-)
-def test_other_servers_that_speak_grpc(method: str, says: str) -> None:
-    with server_of(method) as address:
-        assert says in str(refusal(address))
+@pytest.mark.parametrize("protocol", ["auto", "grpc", "remoting"])
+def test_a_port_for_rocketmq_5s_clients_is_called_so_and_what_to_give_instead(protocol: str) -> None:
+    """A broker of RocketSim has such a port, and so has a proxy of RocketMQ."""
+    with server_of("/apache.rocketmq.v2.MessagingService/QueryRoute") as address:
+        said = str(refusal(Connection.of(address, protocol=protocol, timeout_s=60.0)))
+    assert "the port for RocketMQ 5's clients, which is the grpcServerPort of a RocketSim broker" in said
+    assert "or the gRPC port of a RocketMQ proxy" in said
+    assert re.search("Give .* RocketMQ's name server instead .*9876.* or the remoting port of the proxy", said)
+
+
+def test_another_server_that_speaks_grpc_is_called_no_server_of_rocketsim() -> None:
+    with server_of("/another.Service/Call") as address:
+        assert "not a RocketSim server" in str(refusal(address))

@@ -6,6 +6,7 @@ without channels.
 
 import re
 import threading
+import time
 from collections.abc import Generator, Mapping
 from functools import partial
 from typing import Any
@@ -30,7 +31,8 @@ from rocketsim_client.errors import (
     refusal,
 )
 from rocketsim_client.tls import Tls, why_not
-from rocketsim_client.transport.own.server_kind import ROCKETMQ, UNKNOWN, kind_without_call, speaks_remoting
+from rocketsim_client.transport.own.server_kind import UNKNOWN, kind_without_call, protocol_now
+from rocketsim_client.transport.server_protocol import SeenProtocols, ServerProtocol, advice_on
 from rocketsim_client.transport.under_way import UnderWay
 
 CODE_METADATA = "rocketsim-code"
@@ -57,7 +59,8 @@ _inherited: list[Any] = []
 
 class Channels:
     """One gRPC channel for each address.  `options` are gRPC's channel arguments.  With `credentials` the calls are
-    signed.  Without `tls` the channels are plaintext.  Thread-safe.
+    signed.  Without `tls` the channels are plaintext.  If a server cannot be called, the error says what `seen` has at
+    its address.  Thread-safe.
 
     A channel keeps the certificates that the files had when it was opened.  If a server refuses the channel's
     certificates, and the files have changed since, the next call opens a new channel.
@@ -68,8 +71,10 @@ class Channels:
         options: Mapping[str, int | str] | None = None,
         credentials: Credentials | None = None,
         tls: Tls | None = None,
+        seen: SeenProtocols | None = None,
     ) -> None:
         self._credentials = credentials
+        self._seen = seen or SeenProtocols()
         self._options = tuple({**dict(OPTIONS), **(options or {})}.items())
         self._lock = threading.Lock()
         self._channels: dict[str, grpc.Channel] = {}
@@ -82,10 +87,11 @@ class Channels:
 
     def call(self, address: str, stub_type: type, method: str, request: Any, timeout_s: float) -> Any:
         """Makes one unary call with a deadline."""
+        deadline = time.monotonic() + timeout_s
         try:
             return getattr(self._stub(address, stub_type), method)(request, timeout=max(timeout_s, 0.001))
         except (grpc.RpcError, ValueError) as error:
-            raise self._translate(error, address, stub_type, method, timeout_s) from error
+            raise self._translate(error, address, stub_type, method, timeout_s, deadline) from error
 
     def held(
         self,
@@ -98,6 +104,7 @@ class Channels:
     ) -> Any:
         """Makes a call that another thread may cancel through `under_way`.  Raises ClientClosed if another thread
         cancels the call."""
+        deadline = time.monotonic() + timeout_s
         try:
             call = getattr(self._stub(address, stub_type), method).future(request, timeout=max(timeout_s, 0.001))
             under_way.add(call)
@@ -109,7 +116,7 @@ class Channels:
         except grpc.FutureCancelledError:
             raise ClientClosed(f"{method}: this client was closed during the call") from None
         except (grpc.RpcError, ValueError) as error:
-            raise self._translate(error, address, stub_type, method, timeout_s) from error
+            raise self._translate(error, address, stub_type, method, timeout_s, deadline) from error
 
     def stream(
         self,
@@ -122,16 +129,17 @@ class Channels:
     ) -> Generator[Any, None, None]:
         """Yields the answers of a server stream.  The deadline is for the whole stream.  Closing the generator
         cancels the call, and another thread may cancel it through `under_way`."""
+        deadline = time.monotonic() + timeout_s
         try:
             call = getattr(self._stub(address, stub_type), method)(request, timeout=max(timeout_s, 0.001))
         except ValueError as error:
-            raise self._translate(error, address, stub_type, method, timeout_s) from error
+            raise self._translate(error, address, stub_type, method, timeout_s, deadline) from error
         under_way = UnderWay() if under_way is None else under_way
         under_way.add(call)
         try:
             yield from call
         except grpc.RpcError as error:
-            raise self._translate(error, address, stub_type, method, timeout_s) from error
+            raise self._translate(error, address, stub_type, method, timeout_s, deadline) from error
         finally:
             under_way.discard(call)
             call.cancel()
@@ -170,9 +178,9 @@ class Channels:
         credentials = grpc.ssl_channel_credentials(pem.ca, pem.key, pem.cert)
         return grpc.secure_channel(address, credentials, options=self._options)
 
-    def _tls_failure(self, address: str, method: str) -> RocketSimError | None:
+    def _tls_failure(self, address: str, method: str, deadline: float) -> RocketSimError | None:
         stamps, pem = self._pems.get(address, (None, None))
-        why = why_not(address, self._tls, pem)
+        why = why_not(address, self._tls, pem, deadline)
         if not why:
             return None
         if self._tls is not None and stamps != tls_files.files_of(self._tls).stamps():
@@ -180,10 +188,11 @@ class Channels:
             return BrokerUnavailable(f"{method} at {address}: {why}; the files have changed meanwhile", address=address)
         return TlsFailed(f"{method} at {address}: {why}", address=address)
 
-    def _unknown_call(self, address: str, stub_type: type, method: str) -> RocketSimError:
+    def _unknown_call(self, address: str, stub_type: type, method: str, deadline: float) -> RocketSimError:
         service = stub_type.__name__.removesuffix("Stub")
         channel = self._channels.get(address)
-        kind = UNKNOWN if channel is None else kind_without_call(partial(self._stub, address), channel, service)
+        stub = partial(self._stub, address)
+        kind = UNKNOWN if channel is None else kind_without_call(stub, channel, service, deadline)
         return BrokerRefused(f"{method} at {address}: {kind}", address=address, code=3)
 
     def _drop(self, address: str, stamps: Stamps | None) -> None:
@@ -199,40 +208,63 @@ class Channels:
             channel.close()
 
     def _translate(
-        self, error: Exception, address: str, stub_type: type, method: str, timeout_s: float
+        self, error: Exception, address: str, stub_type: type, method: str, timeout_s: float, deadline: float
     ) -> RocketSimError:
+        """Returns the client's error.  Finding out why a server cannot be called ends by the deadline."""
         if self._closed:
             return ClientClosed(f"{method}: this client was closed during the call")
         # gRPC raises ValueError for a closed channel, and for a request that it cannot serialise.
         if not isinstance(error, grpc.RpcError):
             return RocketSimError(f"{method} at {address}: {error}", address=address)
-        if error.code() == grpc.StatusCode.UNIMPLEMENTED and _rocketmq_code(error) is None:
-            return self._unknown_call(address, stub_type, method)
+        if _rocketmq_code(error) is None:
+            match error.code():
+                case grpc.StatusCode.UNIMPLEMENTED:
+                    return self._unknown_call(address, stub_type, method, deadline)
+                case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.DEADLINE_EXCEEDED:
+                    return self._not_called(error, address, method, timeout_s, deadline)
+        return translate(error, address, method, timeout_s)
+
+    def _not_called(
+        self, error: grpc.RpcError, address: str, method: str, timeout_s: float, deadline: float
+    ) -> RocketSimError:
+        """Returns the error for a server that has not answered.  The error says what the server is instead, as far as
+        that is known."""
+        found = self._seen.at(address)
         if error.code() == grpc.StatusCode.UNAVAILABLE and _CLOSED_AT_ONCE.search(error.details() or ""):
             # A client that uses TLS first looks for the reason why TLS fails.  A client without TLS first checks
             # whether this is a server of RocketMQ, which takes plaintext and TLS on one port, so that looking at TLS
             # would only show that the server speaks TLS.
-            failure = self._tls_failure(address, method) if self._tls is not None else None
-            if failure is None and speaks_remoting(address):
-                return BrokerRefused(f"{method} at {address}: {ROCKETMQ}", address=address, code=3)
-            return failure or self._tls_failure(address, method) or translate(error, address, method, timeout_s)
-        return translate(error, address, method, timeout_s)
+            if self._tls is not None and (failure := self._tls_failure(address, method, deadline)):
+                return failure
+            if found in (ServerProtocol.NONE, ServerProtocol.GRPC):
+                found = protocol_now(address, deadline)
+            if self._tls is None and found not in (ServerProtocol.REMOTING, ServerProtocol.TLS):
+                if failure := self._tls_failure(address, method, deadline):
+                    return failure
+        advice = advice_on(found, ServerProtocol.GRPC)
+        if found is ServerProtocol.REMOTING:
+            return BrokerRefused(f"{method} at {address}: {advice}", address=address, code=3)
+        if found is not ServerProtocol.TLS:
+            return translate(error, address, method, timeout_s, advice)
+        if self._tls is None:
+            return TlsFailed(f"{method} at {address}: {advice}", address=address)
+        return translate(error, address, method, timeout_s)  # both speak TLS, so that is not the reason
 
 
-def translate(error: grpc.RpcError, address: str, method: str, timeout_s: float) -> RocketSimError:
+def translate(error: grpc.RpcError, address: str, method: str, timeout_s: float, advice: str = "") -> RocketSimError:
     """Returns the client's error for RocketMQ's code in the trailing metadata, or for gRPC's status if the metadata
-    has no code."""
+    has no code.  The `advice` ends the error for a server that has not answered."""
     details = error.details() or ""
     status = error.code()
     code = _rocketmq_code(error)
     if code is not None:
         return refusal(code, details, address, status.name)
-    where = f"{method} at {address}"
+    where, end = f"{method} at {address}", f"; {advice}" if advice else ""
     match status:
         case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.CANCELLED:
-            return BrokerUnavailable(f"{where}: not reachable ({details})", address=address)
+            return BrokerUnavailable(f"{where}: not reachable ({details}){end}", address=address)
         case grpc.StatusCode.DEADLINE_EXCEEDED:
-            return CallTimeout(f"{where}: no answer within {timeout_s:.3g} s", address=address)
+            return CallTimeout(f"{where}: no answer within {timeout_s:.3g} s{end}", address=address)
         case grpc.StatusCode.RESOURCE_EXHAUSTED if "larger than max" in details:
             return MessageIllegal(f"{where}: {details}", address=address)
         case grpc.StatusCode.RESOURCE_EXHAUSTED:

@@ -7,6 +7,7 @@ from rocketsim_client.transport.own.channels import Channels
 from rocketsim_client.transport.own.range_streams import RangeStreams
 from rocketsim_client.transport.own.reads import GrpcReads
 from rocketsim_client.transport.own.routes import GrpcRoutes
+from rocketsim_client.transport.server_protocol import SeenProtocols
 
 if TYPE_CHECKING:
     from rocketsim_client.transport.own.admin import GrpcAdmin
@@ -19,11 +20,12 @@ class GrpcTransport:
     """All calls to an address share one channel.  A module that is not needed for reading is imported at its first
     use.  Thread-safe."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, seen: SeenProtocols | None = None) -> None:
         """With `connection.range_streams`, ranges and sends use plain sockets if the broker offers them.  With TLS only
-        Unix sockets are used, because their bytes do not leave this machine."""
+        Unix sockets are used, because their bytes do not leave this machine.  Errors say what `seen` has found at
+        addresses."""
         options = dict(connection.channel_options)
-        self.channels = Channels(options, connection.credentials, connection.tls)
+        self.channels = Channels(options, connection.credentials, connection.tls, seen)
         self.streams = RangeStreams(tcp=connection.tls is None) if connection.range_streams else None
         self.routes = GrpcRoutes(self.channels, connection.name_servers)
         self.reads = GrpcReads(self.channels, self.streams, connection.program)

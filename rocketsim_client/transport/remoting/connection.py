@@ -19,7 +19,7 @@ from rocketsim_proto.remoting.frame import Form, FrameError, Header
 from rocketsim_client.errors import BrokerUnavailable, CallTimeout, RocketSimError, TlsFailed
 from rocketsim_client.tls import Tls, needs_certificate
 from rocketsim_client.transport.remoting.wire import Wire
-from rocketsim_client.transport.server_protocol import ADVICE, protocol_of
+from rocketsim_client.transport.server_protocol import ServerProtocol, advice_on, protocol_of
 
 ROOM_BYTES = 256 << 10  # the size of the receive buffer; a longer frame gets a buffer of its own
 ALERT_S = 1.0  # how long a failed write waits for the reader thread to find a TLS alert
@@ -151,10 +151,13 @@ class Connection:
             self._receive()
             why = BrokerUnavailable(f"{self.address} closed the connection", address=self.address)
         except FrameError as error:
-            instead = ADVICE.get(protocol_of(error.first), "") or str(error)
+            found = protocol_of(error.first)
+            what = f"{self.address} sent bytes that are not an answer"
             why = BrokerUnavailable(
-                f"{self.address} sent bytes that are not an answer: {instead}", address=self.address
+                f"{what}: {advice_on(found, ServerProtocol.REMOTING) or error}", address=self.address
             )
+            if found is ServerProtocol.TLS:
+                why = TlsFailed(str(why), address=self.address)
         except OSError as error:
             why = BrokerUnavailable(f"{self.address}: the connection broke ({error})", address=self.address)
             # A TLS 1.3 server checks the client's certificate after the client's handshake has ended, so a refused
