@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,17 +45,25 @@ def readers() -> list[str]:
 class RemotingPeer:
     """Listens while the context is open.  `answer` makes the bytes to send for a request, or returns None to send
     nothing. `tls` is a folder with the server's certificate and key.  With `client_ca`, clients need a certificate of
-    this CA.
+    this CA.  With `alpn`, the TLS handshake agrees on one of these protocols.
     """
 
     def __init__(
-        self, answer: Answer, *, greeting: bytes = b"", tls: Path | None = None, client_ca: Path | None = None
+        self,
+        answer: Answer,
+        *,
+        greeting: bytes = b"",
+        tls: Path | None = None,
+        client_ca: Path | None = None,
+        alpn: Sequence[str] = (),
     ) -> None:
         self._answer = answer
         self._tls: ssl.SSLContext | None = None
         if tls is not None:
             self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             self._tls.load_cert_chain(tls / "server.pem", tls / "server.key")
+            if alpn:
+                self._tls.set_alpn_protocols(list(alpn))
             if client_ca is not None:
                 self._tls.load_verify_locations(client_ca)
                 self._tls.verify_mode = ssl.CERT_REQUIRED
@@ -64,6 +72,7 @@ class RemotingPeer:
         self._connections: list[socket.socket] = []
         self.address = f"127.0.0.1:{self._listening.getsockname()[1]}"
         self.requests: list[Header] = []
+        self.accepted = 0  # connections of clients
 
     def __enter__(self) -> "RemotingPeer":
         threading.Thread(target=self._accept, daemon=True).start()
@@ -88,6 +97,7 @@ class RemotingPeer:
         try:
             while True:
                 one, _ = self._listening.accept()
+                self.accepted += 1
                 self._connections.append(one)
                 threading.Thread(target=self._serve, args=(one,), daemon=True).start()
         except OSError:

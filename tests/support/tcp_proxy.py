@@ -32,6 +32,7 @@ class TcpProxy:
         self._writers: set[asyncio.StreamWriter] = set()
         self._server: asyncio.Server | None = None
         self.carried = 0  # bytes, in both directions
+        self.accepted = 0  # connections of clients
 
     def __enter__(self) -> "TcpProxy":
         self._thread.start()
@@ -93,6 +94,7 @@ class TcpProxy:
         self.address = "{}:{}".format(*self._server.sockets[0].getsockname())
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.accepted += 1
         ends = [writer]
         self._writers.add(writer)
         try:

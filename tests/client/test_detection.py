@@ -1,0 +1,117 @@
+"""`protocol=auto` finds out which protocol the servers speak: by what, how often, and how long it takes."""
+
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rocketsim_client import Cluster, Connection
+from rocketsim_client.errors import NameServerUnavailable
+from rocketsim_client.transport.opening import with_detected_protocol
+from testbed.polling import PATIENCE_S
+from tests.support.broker_thread import broker_thread
+from tests.support.fake_broker import FakeCluster
+from tests.support.remoting_peer import TOPIC, RemotingPeer, replaying
+from tests.support.tcp_proxy import TcpProxy
+from tests.support.tls import CA, DATA, keys_of
+
+TIMEOUT_S = 2.0
+LIMIT_S = 1.6 * TIMEOUT_S  # has room for a busy machine, but not for another half of the timeout
+TLS: dict[str, Any] = {"tls": True, "tls_ca": CA}
+WEB_SERVER = b"HTTP/1.1 400 Bad Request"
+
+
+def patient(*addresses: str, **settings: Any) -> Connection:
+    return Connection.of(addresses, timeout_s=PATIENCE_S, **settings)
+
+
+@contextmanager
+def silent_servers(count: int) -> Iterator[list[str]]:
+    """Yields the addresses of servers that accept connections, and neither read nor send."""
+    with ExitStack() as stack:
+        listening = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        yield [f"127.0.0.1:{one.getsockname()[1]}" for one in listening]
+
+
+# --- how long it takes ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("count", "options"), [(1, {}), (4, {}), (4, TLS)], ids=["one", "four", "four with TLS"])
+def test_a_call_on_silent_servers_ends_within_its_timeout(count: int, options: dict[str, Any]) -> None:
+    """The first call looks for the protocol, too.  The second one follows too soon to look for it again."""
+    with silent_servers(count) as addresses:
+        with Cluster(Connection.of(addresses, timeout_s=TIMEOUT_S, **options)) as cluster:
+            for _ in range(2):
+                began = time.monotonic()
+                with pytest.raises(NameServerUnavailable, match="no answer within"):
+                    cluster.topics()
+                assert time.monotonic() - began < LIMIT_S
+
+
+def test_a_silent_server_leaves_time_for_the_next_one() -> None:
+    with silent_servers(1) as silent, replaying("5.5.0") as peer:
+        auto = Connection.of([*silent, peer.address], timeout_s=TIMEOUT_S)
+        began = time.monotonic()
+        assert with_detected_protocol(auto).protocol == "remoting"
+        assert time.monotonic() - began < LIMIT_S
+
+
+# --- how often --------------------------------------------------------------------------------------------------------
+
+
+def test_a_client_looks_for_the_protocol_of_rocketsims_servers_once(cluster: FakeCluster) -> None:
+    """A client opens one connection to look for the protocol, and one for all its calls."""
+    with TcpProxy(cluster.address) as name_server:
+        for clients in (1, 2):
+            with Cluster(patient(name_server.address)) as client:
+                for _ in range(5):
+                    assert client.topics() == ["T"]
+                assert client.protocol == "grpc"
+            assert name_server.accepted == 2 * clients
+
+
+def test_a_client_looks_for_the_protocol_of_rocketmqs_servers_once() -> None:
+    with replaying("5.5.0") as peer:
+        for clients in (1, 2):
+            with Cluster(patient(peer.address)) as client:
+                for _ in range(5):
+                    assert client.queues(TOPIC, fresh=True)
+                assert client.protocol == "remoting"
+            assert peer.accepted == 2 * clients
+
+
+def test_a_client_looks_for_the_protocol_once_at_each_name_server() -> None:
+    with RemotingPeer(lambda *_: None, greeting=WEB_SERVER) as wrong, replaying("5.5.0") as right:
+        with Cluster(patient(wrong.address, right.address)) as client:
+            for _ in range(5):
+                assert client.queues(TOPIC, fresh=True)
+                assert (wrong.accepted, right.accepted) == (2, 2)
+
+
+# --- over TLS ---------------------------------------------------------------------------------------------------------
+
+
+def test_over_tls_a_broker_of_rocketsim_speaks_grpc(tmp_path: Path) -> None:
+    """`with_detected_protocol` returns `auto` if it has found no protocol, so no later attempt over gRPC hides that."""
+    with broker_thread(tmp_path / "store", **keys_of()) as broker:
+        auto = Connection.of(brokers=broker.brokers, timeout_s=PATIENCE_S, **TLS)
+        assert with_detected_protocol(auto).protocol == "grpc"
+
+
+def test_over_tls_the_handshake_alone_says_that_a_server_speaks_grpc() -> None:
+    """The server agrees on h2, and is silent after the handshake."""
+    with RemotingPeer(lambda *_: None, tls=DATA, alpn=["h2"]) as peer:
+        assert with_detected_protocol(patient(peer.address, **TLS)).protocol == "grpc"
+        assert (peer.accepted, peer.requests) == (1, [])
+
+
+def test_over_tls_a_server_of_rocketmq_speaks_remoting() -> None:
+    with replaying("5.5.0", tls=DATA) as peer:
+        assert with_detected_protocol(patient(peer.address, **TLS)).protocol == "remoting"
+        assert (peer.accepted, len(peer.requests)) == (1, 1)
+        with Cluster(patient(peer.address, **TLS)) as client:
+            assert client.queues(TOPIC) and client.protocol == "remoting"
