@@ -46,6 +46,7 @@ cdef enum:
 
 VERSION = 3  # as in `kernels.py`
 cdef uint32_t MASK = 0x7FFFFFFF  # RocketMQ stores CRC-32 without its top bit
+cdef int64_t MANY = LONG // MIN_SIZE  # the GIL is released for work on the heads of more records than this
 
 
 def choose_crc(bint hardware=True):
@@ -359,7 +360,7 @@ def places(data, starts, sizes):
     cdef const int64_t* begins = <const int64_t*>start_buffer.data
     cdef const int64_t* announced = <const int64_t*>size_buffer.data
     cdef int64_t* columns = <int64_t*>target.data
-    if count > LONG // MIN_SIZE:
+    if count > MANY:
         with nogil:
             found = place_all(first, end, begins, announced, count, columns)
     else:
@@ -699,18 +700,9 @@ cdef void find_all(Slice* slices, int64_t count, const char* name, int64_t name_
         slices[row] = value_of(&slices[row], name, name_size)
 
 
-cdef Slices values_of(places, bytes name):
-    cdef Slices slices = Slices(places)
-    if not name or b"\x01" in name:
-        name = b"\x02"  # no property can have such a name
-    cdef int64_t name_size = PyBytes_GET_SIZE(name)
-    cdef const char* wanted = PyBytes_AS_STRING(name)
-    if slices.total > LONG:
-        with nogil:
-            find_all(slices.items, slices.count, wanted, name_size)
-    else:
-        find_all(slices.items, slices.count, wanted, name_size)
-    return slices
+cdef bytes name_to_find(bytes name):
+    """Returns the name, or a name that no property can have if a property with this name cannot be written."""
+    return b"\x02" if not name or b"\x01" in name else name
 
 
 def property_values(data, starts, sizes, bytes name not None):
@@ -718,8 +710,16 @@ def property_values(data, starts, sizes, bytes name not None):
 
     The parts are offsets, bytes, validity bits (None without nulls), and True if all bytes are ASCII.
     """
-    cdef Slices values = values_of((data, starts, sizes), name)
-    return column_of(values, values.count)
+    cdef Slices slices = Slices((data, starts, sizes))
+    cdef bytes present = name_to_find(name)
+    cdef int64_t name_size = PyBytes_GET_SIZE(present)
+    cdef const char* wanted = PyBytes_AS_STRING(present)
+    if slices.total > LONG:
+        with nogil:
+            find_all(slices.items, slices.count, wanted, name_size)
+    else:
+        find_all(slices.items, slices.count, wanted, name_size)
+    return column_of(slices, slices.count)
 
 
 cdef int64_t split_all(
@@ -794,6 +794,22 @@ cdef inline bint go_on(uint32_t* hash, const uint8_t* p, int64_t size) noexcept 
     return together < 0x80
 
 
+cdef bint hash_all(
+    const Slice* properties, int64_t count, const char* name, int64_t name_size, int64_t* hashes
+) noexcept nogil:
+    """Computes the hash of the property `name` of each record.  Returns False if a value is not ASCII."""
+    cdef Slice value
+    cdef int64_t row
+    cdef uint32_t hash
+    for row in range(count):
+        value = value_of(properties + row, name, name_size)
+        hash = 0
+        if not go_on(&hash, value.data, value.size):
+            return False
+        hashes[row] = <int32_t>hash
+    return True
+
+
 def property_hashes(data, starts, sizes, bytes name not None):
     """Returns Java's hashCode of one property of each record, and 0 for records without the property.
 
@@ -801,17 +817,20 @@ def property_hashes(data, starts, sizes, bytes name not None):
     """
     import numpy as np
 
-    cdef Slices values = values_of((data, starts, sizes), name)
-    hashes = np.zeros(values.count, np.int64)
+    cdef Slices slices = Slices((data, starts, sizes))
+    cdef bytes present = name_to_find(name)
+    cdef int64_t name_size = PyBytes_GET_SIZE(present)
+    cdef const char* wanted = PyBytes_AS_STRING(present)
+    hashes = np.empty(slices.count, np.int64)
     cdef Buffer target = Buffer(hashes, 8, True)
-    cdef int64_t row
-    cdef uint32_t hash
-    for row in range(values.count):
-        hash = 0
-        if not go_on(&hash, values.items[row].data, values.items[row].size):
-            return None
-        (<int64_t*>target.data)[row] = <int32_t>hash
-    return hashes
+    cdef int64_t* found = <int64_t*>target.data
+    cdef bint plain
+    if slices.total > LONG:
+        with nogil:
+            plain = hash_all(slices.items, slices.count, wanted, name_size, found)
+    else:
+        plain = hash_all(slices.items, slices.count, wanted, name_size, found)
+    return hashes if plain else None
 
 
 cdef struct Entries:
@@ -975,19 +994,29 @@ def stamp(
     cdef Buffer target = Buffer(data, 1, True), start_buffer = Buffer(starts, 8)
     cdef const int64_t* begins = <const int64_t*>start_buffer.data
     cdef uint8_t* first = <uint8_t*>target.data
-    cdef int64_t count = start_buffer.count, host_size = PyBytes_GET_SIZE(store_host), number
+    cdef int64_t count = start_buffer.count, host_size = PyBytes_GET_SIZE(store_host), number, end = target.count
     cdef uint8_t stored[28]
     cdef Queues queues
+    cdef bint fits
     queues.count = queues.last = 0
     if host_size != 8 and host_size != 20:
         return False
     put64(stored, <uint64_t>store_timestamp)
     memcpy(stored + 8, PyBytes_AS_STRING(store_host), <size_t>host_size)
-    if not stamp_all(first, target.count, begins, count, log_offset, &queues, stored, 8 + host_size, False):
+    if count > MANY:
+        with nogil:
+            fits = stamp_all(first, end, begins, count, log_offset, &queues, stored, 8 + host_size, False)
+    else:
+        fits = stamp_all(first, end, begins, count, log_offset, &queues, stored, 8 + host_size, False)
+    if not fits:
         return False
     for number in range(queues.count):
         queues.next[number] = next_offsets[queues.ids[number]]
-    stamp_all(first, target.count, begins, count, log_offset, &queues, stored, 8 + host_size, True)
+    if count > MANY:
+        with nogil:
+            stamp_all(first, end, begins, count, log_offset, &queues, stored, 8 + host_size, True)
+    else:
+        stamp_all(first, end, begins, count, log_offset, &queues, stored, 8 + host_size, True)
     for number in range(queues.count):
         next_offsets[queues.ids[number]] = queues.next[number]
     return True
@@ -1092,7 +1121,7 @@ def queue_entries(data, starts):
     cdef Buffer source = Buffer(data, 1), start_buffer = Buffer(starts, 8), row_buffer, target
     cdef const uint8_t* first = <const uint8_t*>source.data
     cdef const int64_t* begins = <const int64_t*>start_buffer.data
-    cdef int64_t count = start_buffer.count, number, size, found, at = 0
+    cdef int64_t count = start_buffer.count, end = source.count, number, size, found, at = 0
     cdef Extents extents
     cdef Place topic
     cdef bint done
@@ -1101,7 +1130,11 @@ def queue_entries(data, starts):
     rows = np.empty(count, np.int32)
     row_buffer = Buffer(rows, 4, True)
     cdef int32_t* extent_of = <int32_t*>row_buffer.data
-    found = extents_of(first, source.count, begins, count, &extents, extent_of, &topic)
+    if count > MANY:
+        with nogil:
+            found = extents_of(first, end, begins, count, &extents, extent_of, &topic)
+    else:
+        found = extents_of(first, end, begins, count, &extents, extent_of, &topic)
     if found < 0:
         return None
     entries = np.empty(found * ENTRY_SIZE, np.uint8)
@@ -1113,11 +1146,11 @@ def queue_entries(data, starts):
         bounds.append((extents.queue_ids[number], extents.firsts[number], at, at + size))
         extents.ends[number] = at
         at += size
-    if count > LONG // MIN_SIZE:
+    if count > MANY:
         with nogil:
-            done = enter_all(first, source.count, begins, count, &extents, extent_of, p)
+            done = enter_all(first, end, begins, count, &extents, extent_of, p)
     else:
-        done = enter_all(first, source.count, begins, count, &extents, extent_of, p)
+        done = enter_all(first, end, begins, count, &extents, extent_of, p)
     return ((<const char*>first)[topic.topic : topic.topic + topic.topic_size], entries, bounds) if done else None
 
 
