@@ -16,6 +16,7 @@ from importlib.machinery import ExtensionFileLoader
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from rocketsim_proto.records import kernels, record
 from rocketsim_proto.records.columnar import RecordError, Records
 from rocketsim_proto.records.encoding import encode
@@ -197,6 +198,36 @@ def encoded(chance: random.Random) -> Any:
     return bytes(data), found.tolist()
 
 
+def encoded_columns(chance: random.Random) -> Any:
+    """Encodes Arrow columns as the producer does for Spark's sink: parts of longer columns, with a queue for each row,
+    and system flags for each row if bodies are compressed.
+    """
+    before, count, behind = (chance.randrange(low, 4) for low in (0, 1, 0))
+    rows = before + count + behind
+
+    def part_of_a_column(kinds: tuple[pa.DataType, ...], sizes: tuple[int, ...]) -> pa.Array | pa.ChunkedArray:
+        values = ["".join(chance.choices("abcdefgh", k=chance.choice(sizes))) for _ in range(rows)]
+        column = pa.array([value.encode() for value in values], pa.binary()).cast(chance.choice(kinds))
+        whole = column if chance.random() < 0.8 else pa.chunked_array([column[:before], column[before:]])
+        return whole[before : before + count]
+
+    flags = np.array(chance.choices(FLAGS, k=count), np.int32)
+    kinds = (pa.binary(),) * 3 + (pa.large_binary(), pa.string())
+    try:
+        data, found = encode(
+            "t",
+            np.array(chance.choices(range(4), k=count), np.int32),
+            part_of_a_column(kinds, (0, 1, 63, 64, 65, 130, 1000)),
+            part_of_a_column(kinds[:1], (0, 1, 20, 63, 64, *(40000,) * (chance.random() < 0.1))),
+            born_timestamp=chance.randrange(2**41),
+            born_host=bytes(range(8)),
+            sys_flags=flags if chance.random() < 0.5 else 0,
+        )
+    except RecordError as error:
+        return str(error)
+    return bytes(data), found.tolist()
+
+
 def run(count: int, seed: int, compiled: kernels.Kernels) -> int:
     """Returns how many frames were accepted.  An AssertionError names the frame for which the verdicts differ."""
     chance, accepted, frame = random.Random(seed), 0, b""
@@ -229,10 +260,11 @@ def run(count: int, seed: int, compiled: kernels.Kernels) -> int:
         if number % 64 == 0:
             state = chance.getstate()
             with using(compiled):
-                ours = encoded(chance)
+                made = encoded(chance), encoded_columns(random.Random(f"{seed} {number}"))
             chance.setstate(state)
             with using(None):
-                assert encoded(chance) == ours, f"seed {seed}, frame {number}"
+                again = encoded(chance), encoded_columns(random.Random(f"{seed} {number}"))
+            assert made == again, f"seed {seed}, frame {number}"
     return accepted
 
 
