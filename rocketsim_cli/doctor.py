@@ -78,9 +78,7 @@ def of_installation() -> Iterator[Finding]:
     yield Finding("python", True, f"{sys.version.split()[0]}, {sys.executable}")
     yield of_packages(metadata.requires(DISTRIBUTION) or [], installed_version)
     codec = kernels.in_use()
-    advice = "install the wheel for this Python, or install gcc and Python's headers and then the checkout"
-    better = "" if codec == "compiled" else advice
-    yield Finding("recordKernels", True, codec, better)
+    yield Finding("recordKernels", True, codec, "" if codec == "compiled" else kernels.ADVICE)
     if installed_version("pyspark") is None:
         yield Finding("spark", True, "pyspark is not installed", f"for Spark: {command_for('spark')}")
         return

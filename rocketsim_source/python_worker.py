@@ -1,10 +1,30 @@
-"""Keeps garbage collection cheap in an executor's Python worker, which Spark forks and which runs one task after
-another.
-"""
+"""What a task does once for an executor's Python worker, which Spark forks and which runs one task after another."""
 
 import gc
+import logging
 
+from rocketsim_proto.records import kernels
+
+logger = logging.getLogger(__name__)
+
+is_codec_reported = False
 is_heap_frozen = False
+
+
+def report_missing_codec() -> None:
+    """Warns in the worker's log if records are decoded and encoded by Python code because there is no compiled module.
+    Each task calls this function at its start, and only the first warning of a process is logged.
+
+    `recordKernels` in the progress of a query is the codec of the driver, whose Python may be another installation.
+    """
+    global is_codec_reported
+    if not is_codec_reported and kernels.is_missing():
+        is_codec_reported = True
+        logger.warning(
+            "this Python worker of an executor has no compiled record codec (recordKernels=python), so Python code "
+            "reads and writes its records, which takes several times as long; to change that, %s on each executor",
+            kernels.ADVICE,
+        )
 
 
 def freeze_loaded_modules() -> None:

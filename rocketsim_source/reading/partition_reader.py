@@ -17,7 +17,7 @@ from rocketsim_client.connection import Connection
 from rocketsim_client.model import MessageQueue
 from rocketsim_source.options.source_options import SourceOptions
 from rocketsim_source.planning.partition import QueueRangesPartition
-from rocketsim_source.python_worker import freeze_loaded_modules
+from rocketsim_source.python_worker import freeze_loaded_modules, report_missing_codec
 from rocketsim_source.reading.decode import Decoder
 from rocketsim_source.reading.range_fetch import RangeFetch
 from rocketsim_source.source_cluster import ClientCluster, SourceCluster
@@ -56,6 +56,7 @@ def read_partition(
     partition: QueueRangesPartition, schema: StructType, options: SourceOptions
 ) -> Iterator[pa.RecordBatch]:
     """Reads a task's ranges, and yields their rows as Arrow batches."""
+    report_missing_codec()
     options = replace(options, protocol=partition.protocol)
     decoder = Decoder(schema, options)
     hints = worker_hints(options, partition.hints)

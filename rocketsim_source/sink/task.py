@@ -19,7 +19,7 @@ from rocketsim_client.producer import Producer
 from rocketsim_client.retry import is_worth_sending_again
 from rocketsim_source.options.sink_options import SinkOptions
 from rocketsim_source.partition_numbers import QUEUES, queues_with
-from rocketsim_source.python_worker import freeze_loaded_modules
+from rocketsim_source.python_worker import freeze_loaded_modules, report_missing_codec
 from rocketsim_source.sink.outgoing import OutgoingRows, RowProblem, outgoing
 from rocketsim_source.sink.row_ids import ColumnIds, OldIds, PlaceIds, RowIds
 from rocketsim_source.sink.writer import Sent, SinkPlan
@@ -42,6 +42,7 @@ def write_rows(plan: SinkPlan, batches: Iterator[pa.RecordBatch]) -> Sent:
 
     Raises an error if a row could not be sent, so that the task fails.
     """
+    report_missing_codec()
     sender = RowSender(plan, worker_producer(plan.options), row_ids(plan))
     for batch in batches:
         rows = plan.options.send_batch_size or max(1, batch.num_rows)

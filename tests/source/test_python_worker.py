@@ -1,14 +1,17 @@
-"""After the first task of a worker, garbage collection skips the objects that were loaded until then.
+"""What tasks do only once for their worker.
 
-The worker freezes its heap only once and between tasks, because garbage of later tasks must still be found.
+A worker whose record codec is not compiled says so in its log.  After the first task of a worker, garbage collection
+skips the objects that were loaded until then.  The worker freezes its heap only once and between tasks, because garbage
+of later tasks must still be found.
 """
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from rocketsim_proto.records import kernels
 
 from rocketsim_client.model import MessageQueue, OffsetRange
 from rocketsim_source import python_worker
@@ -37,28 +40,25 @@ def freezes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return done
 
 
-def test_the_worker_of_a_read_collects_no_garbage_in_what_was_loaded(
-    freezes: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def two_reads(monkeypatch: pytest.MonkeyPatch, note: Callable[[str], object]) -> None:
+    """Runs two tasks that read, and notes each batch of rows."""
     cluster = MemoryCluster(0, rows=10)
     cluster.put(QUEUE, 20)
     monkeypatch.setattr(partition_reader, "worker_cluster", lambda options: cluster)
     options = source_options({"nameServer": "h:1", "topic": "T"}, streaming=True)
     for _ in range(2):
         for batch in read_partition(QueueRangesPartition([OffsetRange(QUEUE, 0, 20)]), source_schema(options), options):
-            freezes.append(f"{batch.num_rows} rows")
-    assert freezes == ["10 rows", "10 rows", "freeze", "10 rows", "10 rows"]
+            note(f"{batch.num_rows} rows")
 
 
-def test_the_worker_of_a_write_collects_no_garbage_in_what_was_loaded(
-    freezes: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def two_writes(monkeypatch: pytest.MonkeyPatch, note: Callable[[str], object]) -> None:
+    """Runs two tasks that write, and notes each batch of rows."""
     producers: dict[Any, Any] = {}
     monkeypatch.setattr(task, "producers_of_process", producers)
 
     def rows() -> Iterator[pa.RecordBatch]:
         yield pa.record_batch({"body": pa.array([b"x"], pa.binary())})
-        freezes.append("1 row")
+        note("1 row")
 
     with FakeCluster("T") as fake:
         fake.start("broker-a", 0)
@@ -69,4 +69,54 @@ def test_the_worker_of_a_write_collects_no_garbage_in_what_was_loaded(
         finally:
             for producer in producers.values():
                 producer.close()
+
+
+def test_the_worker_of_a_read_collects_no_garbage_in_what_was_loaded(
+    freezes: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two_reads(monkeypatch, freezes.append)
+    assert freezes == ["10 rows", "10 rows", "freeze", "10 rows", "10 rows"]
+
+
+def test_the_worker_of_a_write_collects_no_garbage_in_what_was_loaded(
+    freezes: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two_writes(monkeypatch, freezes.append)
     assert freezes == ["1 row", "freeze", "1 row"]
+
+
+# --- the codec --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def warnings(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
+    """Makes this process look like a new worker without a compiled codec, and returns what lists its warnings."""
+    monkeypatch.setattr(kernels, "compiled", None)
+    monkeypatch.delenv("ROCKETSIM_KERNELS", raising=False)
+    monkeypatch.setattr(python_worker, "is_codec_reported", False)
+    return lambda: [one.getMessage() for one in caplog.records if one.name == python_worker.logger.name]
+
+
+@pytest.mark.parametrize("two_tasks", [two_reads, two_writes])
+@pytest.mark.usefixtures("freezes")
+def test_a_worker_without_a_compiled_codec_says_so_once(
+    two_tasks: Callable[..., None], warnings: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two_tasks(monkeypatch, lambda rows: None)
+    (said,) = warnings()
+    assert "no compiled record codec (recordKernels=python)" in said
+    assert kernels.ADVICE in said
+
+
+def test_a_worker_says_nothing_of_a_codec_that_is_compiled_or_not_wanted(
+    warnings: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROCKETSIM_KERNELS", "python")
+    python_worker.report_missing_codec()
+    monkeypatch.delenv("ROCKETSIM_KERNELS")
+    monkeypatch.setattr(kernels, "compiled", object())
+    python_worker.report_missing_codec()
+    assert warnings() == []
+    monkeypatch.setattr(kernels, "compiled", None)
+    python_worker.report_missing_codec()
+    assert len(warnings()) == 1

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+# What helps if there is no compiled module.
+ADVICE = "install the wheel for this Python, or install gcc and Python's headers and then the checkout"
+
 _VARIABLE = "ROCKETSIM_KERNELS"
 _VERSION = 3  # version of the functions' arguments and results; a compiled module of another version is not used
 
@@ -102,3 +105,10 @@ compiled = _find(os.environ.get(_VARIABLE, ""))
 def in_use() -> str:
     """Returns "compiled" or "python", which Spark's progress shows as `recordKernels`."""
     return "python" if compiled is None else "compiled"
+
+
+def is_missing() -> bool:
+    """Returns True if Python code is used because there is no compiled module, and not because ROCKETSIM_KERNELS says
+    so.
+    """
+    return compiled is None and os.environ.get(_VARIABLE) != "python"
