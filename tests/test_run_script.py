@@ -21,6 +21,10 @@ esac
 echo "${0##*/} $*" >>"$CALLS"
 """
 TEST = "python -m pytest -m not long -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0"
+# Further lines for GOOD_PYTHON, which then answers questions of `./run`.
+NAMES_ITS_HEADERS = 'case "$*" in *python%d.%d*) echo python3.12-dev ;; esac\n'
+HAS_NO_HEADERS = 'case "$*" in *Python.h*) exit 1 ;; esac\n'
+HAS_NO_CODEC = 'case "$*" in *in_use*) echo python ;; esac\n'
 OLD_PYTHON = "#!/bin/sh\nexit 1\n"
 JAVA = "#!/bin/sh\necho 'openjdk version \"%s\" 2025-04-15' >&2\n"
 
@@ -172,6 +176,64 @@ def test_with_sudo_and_apt_the_missing_java_is_installed(machine):
     assert done.returncode == 0, done.stderr
     assert "sudo env DEBIAN_FRONTEND=noninteractive apt-get install" in machine.calls()
     assert machine.calls().endswith(f"{TEST}\n")
+
+
+def test_as_root_with_apt_the_missing_compiler_is_installed_before_the_package(machine):
+    machine.has("id", "#!/bin/sh\necho 0\n")
+    machine.has("python3", GOOD_PYTHON + NAMES_ITS_HEADERS)
+    machine.has("java", JAVA % "17")
+    machine.has_apt_that_installs("gcc", "cc", "#!/bin/sh\n")
+    done = machine.run("setup")
+    assert done.returncode == 0, done.stderr
+    before, installs, after = machine.calls().partition(
+        "apt-get install -y -q --no-install-recommends gcc libc6-dev python3.12-dev\n"
+    )
+    assert "--no-build-isolation -r requirements.txt\n" in before
+    assert installs
+    assert "--no-deps --no-build-isolation -e .\n" in after
+    assert "a C compiler" not in done.stderr
+
+
+def test_the_compiler_is_installed_alone_if_apt_has_no_package_of_pythons_headers(machine):
+    machine.has("id", "#!/bin/sh\necho 0\n")
+    machine.has("python3", GOOD_PYTHON + NAMES_ITS_HEADERS)
+    machine.has("java", JAVA % "17")
+    machine.has_apt_that_installs("gcc", "cc", "#!/bin/sh\n")
+    apt_get = (machine.bin / "apt-get").read_text()
+    machine.has("apt-get", apt_get.replace("*gcc*)", "*python3.12-dev*) exit 100 ;; *gcc*)"))
+    done = machine.run("setup")
+    assert done.returncode == 0, done.stderr
+    assert "--no-install-recommends gcc libc6-dev\n" in machine.calls()
+    assert "a C compiler" not in done.stderr
+
+
+@pytest.mark.parametrize(("compiler", "python"), [(False, GOOD_PYTHON), (True, GOOD_PYTHON + HAS_NO_HEADERS)])
+def test_without_a_compiler_or_headers_and_apt_it_goes_on_and_says_what_to_install(machine, compiler, python):
+    machine.has("python3", python + HAS_NO_CODEC)
+    machine.has("java", JAVA % "17")
+    if compiler:
+        machine.has("cc", "#!/bin/sh\n")
+    done = machine.run("setup")
+    assert done.returncode == 0, done.stderr
+    assert "a C compiler and Python's headers were not found. They are optional" in done.stderr
+    for command in ("sudo apt-get install gcc python3-dev", "dnf install gcc python3-devel", "xcode-select --install"):
+        assert command in done.stderr
+    assert "--no-deps --no-build-isolation -e .\n" in machine.calls()
+    assert "the record codec is not compiled: everything works" in done.stderr
+
+
+@pytest.mark.parametrize("wanted", ["", "python"])
+def test_no_compiler_is_installed_if_there_is_one_or_the_codec_in_python_is_asked_for(machine, wanted):
+    machine.has("id", "#!/bin/sh\necho 0\n")
+    machine.has("python3", GOOD_PYTHON)
+    machine.has("java", JAVA % "17")
+    machine.has_apt_that_installs("gcc", "cc", "#!/bin/sh\n")
+    if not wanted:
+        machine.has("cc", "#!/bin/sh\n")
+    done = machine.run("setup", ROCKETSIM_KERNELS=wanted)
+    assert done.returncode == 0, done.stderr
+    assert "apt-get" not in machine.calls()
+    assert "compiler" not in done.stderr
 
 
 @pytest.mark.parametrize("version", ["1.8.0_292", "11.0.2"])

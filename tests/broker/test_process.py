@@ -11,6 +11,7 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
+from rocketsim_proto.records import kernels
 
 from broker_service import __main__ as process
 from broker_service.config.store_settings import physical_memory
@@ -53,6 +54,14 @@ async def test_its_address_is_in_a_file_and_it_stops_cleanly(tmp_path: Path, cap
         shutdown.set()
         await running_broker
     assert not (tmp_path / "abort").exists()
+
+
+@pytest.mark.usefixtures("record_kernels")
+async def test_its_log_names_the_record_codec_at_the_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    codec = "python" if kernels.compiled is None else "compiled"
+    with caplog.at_level(logging.INFO):
+        async with running(tmp_path) as node:
+            assert f"broker broker-a id 0 listening on {node.address}, recordKernels={codec}" in caplog.text
 
 
 async def test_a_part_that_fails_takes_the_process_down_visibly(tmp_path: Path) -> None:
