@@ -1,12 +1,15 @@
 """The rows of one task are written through a producer of the test."""
 
+import itertools
 import pickle
+import threading
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, cast
 
 import pyarrow as pa
 import pytest
+from rocketsim_proto.records import kernels
 
 from rocketsim_client.errors import BrokerNotExist, MessageIllegal, NameServerUnavailable, NoRoute
 from rocketsim_client.model import BatchPart, MessageQueue, ProducerStats, SendStatus
@@ -18,6 +21,7 @@ from rocketsim_source.sink import task
 from rocketsim_source.sink.sink_columns import SinkColumns
 from rocketsim_source.sink.task import RowSender, SendStuck
 from rocketsim_source.sink.writer import SinkPlan, report
+from testbed.polling import PATIENCE_S
 from tests.support.broker_thread import broker_thread
 from tests.support.fake_broker import FakeCluster
 
@@ -144,6 +148,79 @@ def test_an_error_of_any_kind_fails_the_task() -> None:
         found.send(rows(b"1"))
         with pytest.raises(type(error), match=str(error)):
             found.finish()
+
+
+# --- frames -----------------------------------------------------------------------------------------------------------
+
+TWO_FRAMES = (b"x" * 3000,) * 2000  # 6 MB; a frame has 4 MiB at most
+
+
+class WatchedKernels:
+    """The compiled codec, which notes where the bodies are that it encodes."""
+
+    def __init__(self, compiled: kernels.Kernels) -> None:
+        self.compiled = compiled
+        self.bodies: list[tuple[int, int, int]] = []  # the address of the offsets, the rows, the address of the bytes
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.compiled, name)
+
+    def encode(self, topic: bytes, queue_ids: Any, bodies: Any, *others: Any) -> Any:
+        offsets, data = bodies
+        self.bodies.append((offsets.ctypes.data, len(offsets) - 1, data.address))
+        return self.compiled.encode(topic, queue_ids, bodies, *others)
+
+
+def received(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Returns the batch as a worker gets it from Spark, as the bytes of an Arrow stream."""
+    stream = pa.BufferOutputStream()
+    with pa.ipc.new_stream(stream, batch.schema) as writer:
+        writer.write_batch(batch)
+    return pa.ipc.open_stream(stream.getvalue()).read_next_batch()
+
+
+@pytest.mark.skipif(kernels.compiled is None, reason="the record codec is not compiled")
+@pytest.mark.parametrize("kind", [pa.binary(), pa.string()], ids=str)
+def test_bodies_are_encoded_from_the_memory_of_sparks_batch(kind: pa.DataType, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert kernels.compiled is not None
+    watched = WatchedKernels(kernels.compiled)
+    monkeypatch.setattr(kernels, "compiled", watched)
+    keys = pa.array([str(number) for number in range(len(TWO_FRAMES))])
+    batch = received(pa.record_batch({"keys": keys, "body": pa.array(TWO_FRAMES, pa.binary()).cast(kind)}))
+    with FakeCluster("T") as cluster:
+        cluster.start("broker-a", 0)
+        options = sink_options({"nameServer": cluster.address, "topic": "T", "sendTimeoutMs": "600000"})
+        with Producer(cluster.address, send_msg_timeout_ms=600_000) as producer:
+            one = RowSender(SinkPlan(options, SinkColumns(body=1, keys=0), "job"), producer, None)
+            one.send(batch)
+            assert one.finish().rows == batch.num_rows
+    _, offsets, data = batch.column("body").buffers()
+    assert len(watched.bodies) == 2
+    assert {address for _, _, address in watched.bodies} == {data.address}
+    parts = [((address - offsets.address) // 4, rows) for address, rows, _ in sorted(watched.bodies)]
+    assert parts == [(0, parts[0][1]), (parts[0][1], batch.num_rows - parts[0][1])]
+
+
+@pytest.mark.parametrize("batches", [[(b"1",), (b"2",)], [TWO_FRAMES]], ids=["of the next batch", "of the same batch"])
+def test_the_next_frame_is_planned_and_encoded_while_the_first_has_no_answer(batches: list[tuple[bytes, ...]]) -> None:
+    """The broker withholds its answer to the first frame until another frame has arrived."""
+    arrivals, another, overlaps = itertools.count(), threading.Event(), list[bool]()
+
+    def before_send() -> None:
+        if next(arrivals) == 0:
+            overlaps.append(another.wait(PATIENCE_S))
+        else:
+            another.set()
+
+    with FakeCluster("T") as cluster:
+        cluster.start("broker-a", 0).before_send = before_send
+        options = sink_options({"nameServer": cluster.address, "topic": "T", "sendTimeoutMs": "600000"})
+        with Producer(cluster.address, send_msg_timeout_ms=600_000) as producer:
+            one = RowSender(SinkPlan(options, SinkColumns(body=0), "job"), producer, None)
+            for batch in batches:
+                one.send(rows(*batch))
+            assert one.finish().rows == sum(map(len, batches))
+    assert overlaps == [True]
 
 
 # --- which queue ------------------------------------------------------------------------------------------------------
