@@ -34,7 +34,7 @@ from broker_service.store.commit_log import CommitLog
 from broker_service.store.dispatch import queue_extents
 from broker_service.store.files import Files
 from broker_service.store.index_keys import index_keys
-from broker_service.store.log_scanner import LogScan, walk
+from broker_service.store.log_scanner import LogScan
 from broker_service.store.open_files import OpenFiles
 
 Step = tuple[str, Callable[[], Any]]
@@ -140,7 +140,7 @@ def steps(size: int, count: int) -> Iterator[Step]:
     yield "check", lambda: check_frame("topic", data, count, crc32, LIMITS)
     yield "a put before its index", appended
     yield "all of a put", put
-    yield "scan", lambda: walk(written, 0, len(written))
+    yield "scan", lambda: Batch.of_log(memoryview(written), 0)
     yield "walk", walked
     yield "… and stamp", lambda: walked().stamp(numbers, offsets, 1, HOST)
     yield "… and queue entries", lambda: queue_extents(walked(), [])

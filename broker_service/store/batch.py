@@ -49,7 +49,14 @@ from broker_service.store.dispatch import (
     queue_extents,
     queue_offsets,
 )
-from broker_service.store.log_scanner import count_valid, impossible_place, unusable_topic, wrong_log_offset
+from broker_service.store.log_scanner import (
+    Walk,
+    count_valid,
+    impossible_place,
+    scan,
+    unusable_topic,
+    wrong_log_offset,
+)
 
 FEW = 24
 
@@ -108,14 +115,19 @@ class Batch(ABC):
         return Batch.of_frame(bytearray(b"".join(map(encode, records))), len(records))
 
     @staticmethod
-    def of_log(data: memoryview, at: int, sizes: npt.NDArray[np.int64], offset: int) -> tuple["Batch", str]:
-        """Makes a batch of records read from a log.
+    def of_log(data: memoryview, offset: int) -> tuple["Batch", str, Walk]:
+        """Makes a batch of the records at the start of `data`, which are the bytes of a log from `offset` on.
 
-        The first record is at position `at` of `data` and at log offset `offset`; `sizes` are the records' sizes in
-        bytes.  The batch ends before the first record that is damaged or has another log offset.  The second returned
-        value describes what is wrong with the record at which the batch ends; it is "" if all records are valid.
+        The batch ends before the first record that is damaged or has another log offset.  The second returned value
+        describes what is wrong with the record at which the batch ends; it is "" if all records are valid.  The third
+        one has the sizes of all whole records, valid or not, and says what lies behind them.
         """
-        return (_OneByOne if _is_few(len(sizes)) else _Columns).of_log(data, at, sizes, offset)
+        records, walked = scan(data, offset, crc=True, strict_from=_NEVER)
+        if records is not None:
+            return _Columns(records, walked.end), "", walked
+        if _is_few(len(walked.sizes)):
+            return *_OneByOne.of_walk(data, walked.sizes, offset), walked
+        return *_Columns.of_walk(data, walked.sizes, offset), walked
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -202,29 +214,30 @@ class _OneByOne(Batch):
         return cls(view, found)
 
     @classmethod
-    def of_log(cls, data: memoryview, at: int, sizes: npt.NDArray[np.int64], offset: int) -> tuple["_OneByOne", str]:
-        found, reason = [], ""
+    def of_walk(cls, data: memoryview, sizes: npt.NDArray[np.int64], offset: int) -> tuple["_OneByOne", str]:
+        found, reason, at = [], "", 0
         for _ in range(len(sizes)):
             try:
                 parts = _checked(data, at)
-                topic = bytes(data[parts.topic_start : parts.topic_end]).decode()
             except RecordError as error:
                 reason = error.reason
                 break
-            except UnicodeDecodeError:
-                reason = "a topic that is not UTF-8"
-                break
-            if parts.commit_log_offset != offset:
+            if parts.commit_log_offset != offset + at:
                 reason = wrong_log_offset(parts.commit_log_offset)
                 break
             if min(parts.queue_id, parts.queue_offset) < 0:
                 reason = impossible_place(parts.queue_id, parts.queue_offset)
                 break
+            try:
+                topic = bytes(data[parts.topic_start : parts.topic_end]).decode()
+            except UnicodeDecodeError:
+                reason = "a topic that is not UTF-8"
+                break
             if not can_name_a_queue(topic):
                 reason = unusable_topic(topic)
                 break
             found.append(parts)
-            at, offset = at + parts.size, offset + parts.size
+            at += parts.size
         return cls(data, found), reason
 
     def __len__(self) -> int:
@@ -342,12 +355,9 @@ class _Columns(Batch):
         return cls(records, len(data))
 
     @classmethod
-    def of_log(cls, data: memoryview, at: int, sizes: npt.NDArray[np.int64], offset: int) -> tuple["_Columns", str]:
+    def of_walk(cls, data: memoryview, sizes: npt.NDArray[np.int64], offset: int) -> tuple["_Columns", str]:
         size = int(sizes.sum())
-        part = as_bytes(data)[at : at + size]
-        if kernels.compiled is not None and (found := kernels.compiled.walk(part, sizes, -1, True, offset)) is not None:
-            return cls(Records.at(part, found), size), ""
-        records = Records.walk(part, sizes=sizes)
+        records = Records.walk(data[:size], sizes=sizes)
         good, reason = count_valid(records, offset, crc=True, strict_from=_NEVER)
         return cls(records, size).part(0, good), reason
 

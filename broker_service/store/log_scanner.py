@@ -1,17 +1,18 @@
-"""Scans log bytes for records.
+"""Scans log bytes for valid records.
 
-A record tells only its own size, so records must be found one after the other.  If many records of equal size follow
-each other, which is the usual case, numpy finds them in one step.
+A record tells only its own size, so records must be found one after the other.  Compiled code finds and checks them in
+one pass, if there is any.  Python code does the same more slowly, and says what is wrong with a record.
 """
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from rocketsim_proto.records import kernels
 from rocketsim_proto.records.columnar import Records
 from rocketsim_proto.records.record import (
     BLANK_MAGIC,
@@ -21,13 +22,12 @@ from rocketsim_proto.records.record import (
     MIN_SIZE,
     RecordError,
 )
+from rocketsim_proto.records.slices import as_bytes
 
 from broker_service.store.commit_log import CommitLog
 from broker_service.store.dispatch import can_name_a_queue
 
 _SIZE_AND_MAGIC = struct.Struct(">II")
-_SIZE_MAGIC_DTYPE = np.dtype([("size", ">u4"), ("magic", ">u4")])
-_EXTENT = 16  # for fewer records of one size numpy's overhead is larger than its gain
 _CHUNK = 8 << 20
 _SECTOR = 512
 
@@ -51,16 +51,14 @@ class Walk:
     next_size: int
 
 
-def walk(data: Any, at: int, limit: int) -> Walk:
-    """Finds the records that start at or after `at` and end at or before `limit`.
+def walk(data: Any, at: int = 0) -> Walk:
+    """Finds the records that lie in `data` from position `at` on, one behind the other.
 
     Only sizes and magic numbers are checked.
     """
-    view = memoryview(data)
+    view, limit = memoryview(data), len(data)
     sizes: list[int] = []
-    extents: list[npt.NDArray[np.int64]] = []
     unpack = _SIZE_AND_MAGIC.unpack_from
-    previous, same = 0, 0
     while True:
         if at + _SIZE_AND_MAGIC.size > limit:
             stop, size = Stop.END, 0
@@ -77,29 +75,22 @@ def walk(data: Any, at: int, limit: int) -> Walk:
             break
         sizes.append(size)
         at += size
-        if size != previous:
-            previous, same = size, 1
-            continue
-        same += 1
-        if same >= _EXTENT:
-            same = 0
-            count = _count_of(view, at, limit, size)
-            if count:
-                extents += [np.array(sizes, np.int64), np.full(count, size, np.int64)]
-                sizes = []
-                at += count * size
-    tail = np.array(sizes, np.int64)
-    return Walk(np.concatenate([*extents, tail]) if extents else tail, at, stop, size)
+    return Walk(np.array(sizes, np.int64), at, stop, size)
 
 
-def _count_of(view: memoryview, at: int, limit: int, size: int) -> int:
-    """Counts how many records of `size` bytes lie behind each other from `at` on."""
-    count = (limit - at) // size
-    if not count:
-        return 0
-    heads = np.ndarray(shape=(count,), dtype=_SIZE_MAGIC_DTYPE, buffer=view, offset=at, strides=(size,))
-    same = (heads["size"] == size) & ((heads["magic"] == MESSAGE_MAGIC) | (heads["magic"] == MESSAGE_MAGIC_V2))
-    return count if same.all() else int(same.argmin())
+def scan(data: Any, offset: int, *, crc: bool, strict_from: int) -> tuple[Records | None, Walk]:
+    """Walks through `data` from the start on.  The first record lies at log offset `offset`.
+
+    Returns the result of `walk`, and the same records as Records if compiled code has found all of them valid by the
+    rules of `count_valid`.  If there is no compiled code, or it does not accept one of the records, None is returned
+    instead, and the caller must check the records.
+    """
+    if kernels.compiled is None:
+        return None, walk(data)
+    found, end = kernels.compiled.scan(data, offset, crc, strict_from)
+    rest = walk(data, end)
+    walked = replace(rest, sizes=np.append(found[1], rest.sizes))
+    return None if len(rest.sizes) else Records.at(as_bytes(data), found), walked
 
 
 def count_valid(records: Records, offset: int, *, crc: bool, strict_from: int) -> tuple[int, str]:
@@ -205,16 +196,12 @@ class LogScan:
             offset, start = self.end_offset, log.start_of(self.end_offset)
             room = min(start + log.file_size, limit) - offset
             data = log.peek(offset, min(_CHUNK, room))
-            walked = walk(data, 0, len(data))
+            records, walked = self._scan(data, offset)
             if not len(walked.sizes) and walked.stop is Stop.END and len(data) < walked.next_size <= room:
                 data = log.peek(offset, walked.next_size)  # the record is larger than a chunk
-                walked = walk(data, 0, len(data))
+                records, walked = self._scan(data, offset)
             if len(walked.sizes):
-                records = Records.walk(np.frombuffer(data, np.uint8)[: walked.end], sizes=walked.sizes)
-                crc = offset + walked.end > self._check_from
-                good, self.reason = count_valid(records, offset, crc=crc, strict_from=self._strict_from)
-                if good:
-                    records = records if good == len(records) else records[:good]  # a slice would lose cached columns
+                if len(records):
                     self.end_offset += int(records.sizes.sum())
                     yield offset, records
             elif walked.stop is Stop.BLANK and offset + walked.next_size == start + log.file_size:
@@ -227,3 +214,13 @@ class LogScan:
                 self.reason = f"{walked.stop.value} of size {walked.next_size}"
         if not self.reason:
             self.reason = "the log ends"
+
+    def _scan(self, data: bytes, offset: int) -> tuple[Records, Walk]:
+        """Returns the valid records at the start of `data`, and all whole ones.  Sets `reason` if one is not valid."""
+        crc = offset + len(data) > self._check_from
+        records, walked = scan(data, offset, crc=crc, strict_from=self._strict_from)
+        if records is None:
+            records = Records.walk(memoryview(data)[: walked.end], sizes=walked.sizes)
+            good, self.reason = count_valid(records, offset, crc=crc, strict_from=self._strict_from)
+            records = records if good == len(records) else records[:good]  # a slice would lose cached columns
+        return records, walked

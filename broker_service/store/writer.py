@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from operator import itemgetter
 
 import numpy as np
-import numpy.typing as npt
 from rocketsim_proto.records.record import BLANK, BLANK_MAGIC, BLANK_SIZE, RecordError
 
 from broker_service.errors import DiskFull, StoreCorrupt
@@ -24,7 +23,7 @@ from broker_service.store.dispatch import QueueExtent
 from broker_service.store.durability import Durability
 from broker_service.store.files import Buffer, refusal
 from broker_service.store.index import Index
-from broker_service.store.log_scanner import Stop, walk
+from broker_service.store.log_scanner import Stop
 from broker_service.store.queue_table import QueueTable
 
 logger = logging.getLogger(__name__)
@@ -100,29 +99,32 @@ class Writer:
             return log.end_offset
         if self.partial:
             data, self.partial = memoryview(self.partial + data), bytearray()
-        at = 0
-        while at < len(data):
+        view, at = memoryview(data), 0
+        while at < len(view):
             room = log.file_size - log.end_offset % log.file_size
-            walked = walk(data, at, min(len(data), at + room))
+            batch, reason, walked = Batch.of_log(view[at : at + room], log.end_offset)
             if len(walked.sizes):
-                self._append_checked(memoryview(data), at, walked.sizes)
-                room -= walked.end - at
-                at = walked.end
+                self._append_checked(batch, reason, at)
+                room -= walked.end
+                at += walked.end
             if walked.stop is Stop.BLANK and walked.next_size == room:
-                if len(data) - at < room:
+                if len(view) - at < room:
                     break
-                self._store([(log.end_offset, memoryview(data)[at : at + room])], log.end_offset + room, [], [], None)
+                self._store([(log.end_offset, view[at : at + room])], log.end_offset + room, [], [], None)
                 at += room
             elif walked.stop is Stop.END and walked.next_size <= room - BLANK_SIZE:
                 break
             else:
                 raise RecordError(at, f"{walked.stop.value} of size {walked.next_size}, {room} bytes left in the file")
-        self.partial = bytearray(memoryview(data)[at:])
+        self.partial = bytearray(view[at:])
         return log.end_offset
 
-    def _append_checked(self, data: memoryview, at: int, sizes: npt.NDArray[np.int64]) -> None:
+    def _append_checked(self, batch: Batch, reason: str, at: int) -> None:
+        """Appends replicated records, the first of which is at position `at` of what has come.
+
+        Raises RecordError after that if there is a `reason`, which is what is wrong with the record behind the batch.
+        """
         offset = self._log.end_offset
-        batch, reason = Batch.of_log(data, at, sizes, offset)
         extents = batch.queue_extents(self._config.delay_levels_ms)
         if (gap := self._queues.first_with_long_gap(extents)) is not None:
             places = offset + np.cumsum(batch.sizes) - batch.sizes

@@ -5,6 +5,7 @@ import random
 import subprocess
 import sys
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,78 @@ def test_records_of_very_many_queues_are_left_to_python():
         assert compiled.stamp(data, starts, 0, next_offsets, 1, bytes(8)) == is_compiled
         assert set(next_offsets.values()) == {6 if is_compiled else 5}
         assert (compiled.queue_entries(data, starts) is not None) == is_compiled
+
+
+LOG_BEGIN = 1000
+
+
+def log_of(*records: Record) -> bytearray:
+    """Returns these records as the bytes of a log that begins at `LOG_BEGIN`."""
+    data = bytearray()
+    for one in records:
+        data += record.encode(replace(one, commit_log_offset=LOG_BEGIN + len(data)))
+    return data
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 100])  # the GIL is released for 100 records
+@pytest.mark.parametrize("behind", [0, 20, 300])
+def test_a_scan_finds_all_valid_records_and_where_they_end(count, behind):
+    data = log_of(*[Record("%RETRY%a-b|c_D9", b"x" * 900, properties={"TAGS": "TagA"})] * count)
+    places, end = compiled.scan(data + bytes(behind), LOG_BEGIN, True, 0)
+    assert (places.tolist(), end) == (compiled.walk(data).tolist(), len(data))
+    assert places.shape == (8, count) and places.flags.c_contiguous
+
+
+@pytest.mark.parametrize(
+    ("at", "value"),
+    [
+        pytest.param(0, b"\1", id="a size beyond the end"),
+        pytest.param(4, b"\xcb\xd4\x31\x94", id="a blank record"),
+        pytest.param(8, b"\x7f", id="a checksum"),
+        pytest.param(12, b"\x80", id="a negative queue id"),
+        pytest.param(20, b"\x80", id="a negative queue offset"),
+        pytest.param(35, b"\xff", id="another log offset"),
+        pytest.param(87, b"\5", id="the size of the body"),
+        pytest.param(88, b"B", id="the body"),
+        pytest.param(93, b"/", id="a topic that no folder can be named after"),
+        pytest.param(93, b"\xc3\xbc", id="a topic that is not ASCII"),
+        pytest.param(-1, b"\0", id="a lost end of the properties"),
+    ],
+)
+def test_a_scan_ends_before_the_first_record_that_is_wrong(at, value):
+    one = Record("topic", b"body", properties={"TAGS": "TagA"})
+    size, data = record.size_of(one), log_of(one, one, one)
+    begin = size + at % size
+    data[begin : begin + len(value)] = value
+    places, end = compiled.scan(data, LOG_BEGIN, True, LOG_BEGIN)
+    assert (places.shape[1], end) == (1, size)
+
+
+def test_a_scan_finds_a_sector_of_zeros_where_the_disk_has_a_sector():
+    begin = 1024 - LOG_BEGIN % 512  # in the properties
+    for at, found in ((begin, 0), (begin + 1, 1)):
+        data = log_of(Record("topic", b"body", properties={"TAGS": "x" * 2000}))
+        data[at : at + 512] = bytes(512)
+        assert compiled.scan(data, LOG_BEGIN, True, LOG_BEGIN)[0].shape[1] == found
+
+
+def test_a_scan_looks_for_lost_sectors_and_at_checksums_only_where_it_is_asked_to():
+    one = Record("topic", b"body", properties={"TAGS": "x"})
+    size = record.size_of(one)
+    data = log_of(one, one)
+    data[-1] = 0
+    for strict_from, end in ((LOG_BEGIN + size, size), (LOG_BEGIN + size + 1, 2 * size)):
+        assert compiled.scan(data, LOG_BEGIN, True, strict_from)[1] == end
+    data[size + 88] ^= 1
+    for crc, end in ((True, size), (False, 2 * size)):
+        assert compiled.scan(data, LOG_BEGIN, crc, 2**63 - 1)[1] == end
+
+
+@pytest.mark.parametrize("offset", [-(2**63), -1, 0, LOG_BEGIN - 1, 2**63 - 1])
+def test_a_scan_from_a_log_offset_at_which_the_data_cannot_lie_finds_nothing(offset):
+    one = replace(Record("topic", b"body"), commit_log_offset=2**63 - 1 if offset > LOG_BEGIN else LOG_BEGIN)
+    places, end = compiled.scan(record.encode(one), offset, True, 0)
+    assert (places.shape, end) == ((8, 0), 0)
 
 
 def places_of(*properties: bytes) -> tuple[Any, Any, Any]:

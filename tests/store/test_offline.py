@@ -14,6 +14,8 @@ from broker_service.store.offline.verification import Finding, Severity, verify
 from broker_service.store.offset_journal import NO_OFFSET, OffsetEntry, OffsetJournal
 from tests.support.golden import golden_dump, unpack_golden
 
+pytestmark = pytest.mark.usefixtures("record_kernels")
+
 FILE_SIZE = 1 << 20
 FIRST_LOG_FILE = "commitlog/00000000000000000000"
 LAST_LOG_FILE = "commitlog/00000000000004194304"

@@ -30,6 +30,8 @@ from tests.support.stores import (
     tree,
 )
 
+pytestmark = pytest.mark.usefixtures("record_kernels")
+
 FLUSHED, ALL = 30, 36
 KEYED = [("UNIQ_KEY", "id"), ("KEYS", "a b"), ("TAGS", "TagA")]
 

@@ -1,4 +1,4 @@
-"""Compares the compiled record codec with the code in Python on frames of random messages with random damage.
+"""Compares the compiled record codec with the code in Python on frames and logs of random messages with random damage.
 
     python -m tests.support.kernel_fuzz COUNT [SEED] [--module PATH]
 
@@ -25,6 +25,7 @@ from broker_service.broker.frame import FrameLimits, check_frame
 from broker_service.errors import MessageIllegal
 from broker_service.store.batch import Batch
 from broker_service.store.index_keys import index_keys
+from broker_service.store.log_scanner import LogScan
 
 LIMITS = FrameLimits(max_message_size=3000, log_file_size=8192, store_host_size=8)
 NAMES = (
@@ -59,6 +60,9 @@ VALUES = (
     "\x01",
 )
 FLAGS = (*(0,) * 12, record.SYS_FLAG_COMPRESSED, 0x300, 4, 12, 1 << 20, record.SYS_FLAG_STORE_HOST_V6)
+TOPICS = ("t", "%RETRY%group", "ü", "a b", "..", "u" * 130)
+LOG_FILE = 4096
+LOG_BEGIN = 3 * LOG_FILE
 SIZES = (0, 1, 90, 91, 255, 0x7FFF, 0x8000, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF)
 
 
@@ -113,6 +117,89 @@ def damaged(data: bytes, chance: random.Random) -> bytes:
     return bytes(changed)
 
 
+class LogFiles:
+    """Files of `LOG_FILE` bytes from log offset `LOG_BEGIN` on, as far as a LogScan needs a log."""
+
+    min_offset = LOG_BEGIN
+    file_size = LOG_FILE
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.file_end = LOG_BEGIN + len(data) + -len(data) % LOG_FILE
+
+    def start_of(self, offset: int) -> int:
+        return offset - offset % LOG_FILE
+
+    def peek(self, offset: int, size: int) -> bytes:
+        end = min(offset + size, self.start_of(offset) + LOG_FILE)
+        return self.data[offset - LOG_BEGIN : end - LOG_BEGIN]
+
+
+def a_log(chance: random.Random) -> bytes:
+    """Returns the bytes of a log's files from log offset `LOG_BEGIN` on, with blanks at the ends of full files."""
+    topics = TOPICS[:2] if chance.random() < 0.7 else (*TOPICS[:2] * 4, chance.choice(TOPICS))
+    sizes = (chance.randrange(200),) if chance.random() < 0.3 else (0, 10, 10, 10, 100, 500, 1200)
+    data = bytearray()
+    for number in range(chance.randrange(1, 50)):
+        one = record.Record(
+            topic=chance.choice(topics),
+            body=chance.randbytes(chance.choice(sizes)),
+            queue_id=chance.randrange(3),
+            queue_offset=number,
+            born_host=bytes(20 if chance.random() < 0.1 else 8),
+            properties={"TAGS": chance.choice(("TagA", "TagA", "TagA", "x" * 600))} if chance.random() < 0.9 else {},
+        )
+        room = LOG_FILE - len(data) % LOG_FILE
+        if record.size_of(one) + record.BLANK_SIZE > room:
+            data += record.BLANK.pack(room, record.BLANK_MAGIC) + bytes(room - record.BLANK_SIZE)
+        one.commit_log_offset = LOG_BEGIN + len(data)
+        data += record.encode(one)
+    return bytes(data) + bytes(chance.choice((0, 0, 5, 20, -len(data) % LOG_FILE)))
+
+
+def damaged_log(data: bytes, chance: random.Random) -> bytes:
+    changed = bytearray(data)
+    for _ in range(chance.choice((0, 1, 1, 2))):
+        if not changed:
+            break
+        kind, at = chance.randrange(6), chance.randrange(len(changed))
+        magic = chance.choice((record.MESSAGE_MAGIC, record.MESSAGE_MAGIC, record.BLANK_MAGIC))
+        begin = max(changed.find(magic.to_bytes(4, "big"), at) - 4, 0)
+        if kind == 0:
+            changed[at] ^= 1 << chance.randrange(8)
+        elif kind == 1:  # a field before the hosts, or the size of the body
+            place = begin + chance.choice((0, 4, 8, 12, 20, 24, 28, 32, 36, 84))
+            changed[place : place + 4] = chance.choice(SIZES).to_bytes(4, "big")
+        elif kind == 2:  # a sector, or the rest of one
+            at -= chance.choice((0, at % 512))
+            end = min(at - at % 512 + 512, len(changed))
+            changed[at:end] = bytes(end - at)
+        elif kind == 3:
+            changed[at:] = bytes(len(changed) - at)
+        elif kind == 4:
+            del changed[at:]
+        else:  # a record in the place of another one
+            changed[at : at + 200] = changed[begin : begin + 200]
+    return bytes(changed)
+
+
+def scanned(data: bytes, chance: random.Random) -> Any:
+    """Returns what a start finds in these bytes of a log, and what a slave takes of them."""
+    places = LOG_BEGIN, LOG_BEGIN + chance.randrange(len(data) + 1), LOG_BEGIN + len(data)
+    stop_at = chance.choice((None, None, LOG_BEGIN + len(data)))
+    log: Any = LogFiles(data)
+    scan = LogScan(log, LOG_BEGIN, check_from=chance.choice(places), strict_from=chance.choice(places), stop_at=stop_at)
+    found = [(offset, places_of(records), records.queue_offset.tolist()) for offset, records in scan]
+    batch, reason, walked = Batch.of_log(memoryview(data)[:LOG_FILE], LOG_BEGIN)
+    taken = len(batch), batch.size, reason, extents_of(batch)
+    return found, scan.end_offset, scan.reason, taken, walked.sizes.tolist(), walked.end, walked.stop, walked.next_size
+
+
+def places_of(records: Records) -> list[list[int]]:
+    places = records.body_start, records.body_size, records.topic_start, records.topic_size
+    return [column.tolist() for column in (*places, records.properties_start, records.properties_size)]
+
+
 def verdict(data: bytes, count: int) -> Any:
     try:
         frame = check_frame("t", data, count, zlib.crc32(data), LIMITS)
@@ -120,11 +207,7 @@ def verdict(data: bytes, count: int) -> Any:
         return str(error)
     records = frame.batch.columns
     lists = frame.batch.queue_ids, frame.queues, frame.message, frame.delay_level, frame.waits, frame.deliver_ms
-    places = [records.body_start, records.body_size, records.topic_start, records.topic_size]
-    return (
-        [column.tolist() for column in (*places, records.properties_start, records.properties_size)],
-        *(list(frame.batch.sizes), lists, *appended(frame.batch)),
-    )
+    return places_of(records), list(frame.batch.sizes), lists, *appended(frame.batch)
 
 
 def appended(batch: Batch) -> Any:
@@ -139,8 +222,8 @@ def appended(batch: Batch) -> Any:
         data = bytearray(written)
         if at >= 0:
             data[at] ^= 0x80
-        copy, reason = Batch.of_log(memoryview(data), 0, np.array(batch.sizes, np.int64), 4096)
-        copies.append((len(copy), copy.size, reason, extents_of(copy)))
+        copy, reason, walked = Batch.of_log(memoryview(data), 4096)
+        copies.append((len(copy), copy.size, reason, extents_of(copy), walked.end, walked.stop, walked.next_size))
     return written, next_offsets, batch.last_store_timestamp, extents_of(batch), copies
 
 
@@ -257,6 +340,17 @@ def run(count: int, seed: int, compiled: kernels.Kernels) -> int:
         compiled.locate(exact, chance.choice((0, 1, len(exact) - 91, -1, 2**62)))
         compiled.places(exact, np.array([chance.choice((0, 1, -5, len(exact)))]), np.array([chance.choice(SIZES)]))
         reached(compiled, exact, chance)
+        if number % 4 == 0:
+            log = damaged_log(a_log(chance), chance)
+            state = chance.getstate()
+            with using(compiled):
+                ours = scanned(log, chance)
+            chance.setstate(state)
+            with using(None):
+                plain = scanned(log, chance)
+            assert ours == plain, f"seed {seed}, log {number}: {log.hex()}\n{ours}\n{plain}"
+            exact = np.frombuffer(log[: chance.randrange(len(log) + 1)], np.uint8).copy()
+            compiled.scan(exact, chance.choice((LOG_BEGIN, -1, 2**63 - 1)), True, LOG_BEGIN)
         if number % 64 == 0:
             state = chance.getstate()
             with using(compiled):

@@ -13,7 +13,7 @@ from rocketsim_proto.records import record
 from rocketsim_proto.records.columnar import Records
 from rocketsim_proto.records.record import BLANK, BLANK_MAGIC, BLANK_SIZE, MIN_SIZE, Record, RecordError
 
-from broker_service.store.log_scanner import Stop, walk
+from broker_service.store.log_scanner import Stop, scan
 from broker_service.store.offline.file import OfflineFile, numbered_files
 
 _CHUNK = 8 << 20
@@ -70,16 +70,18 @@ def _file_parts(path: Path, *, is_last: bool) -> Iterator[LogPart]:
     while at < file.size:
         reason = ""
         data = file.read(at, _CHUNK)
-        walked = walk(data, 0, len(data))
+        records, walked = scan(data, start + at, crc=True, strict_from=0)
         if not len(walked.sizes) and walked.stop is Stop.END and len(data) < walked.next_size <= file.size - at:
             data = file.read(at, walked.next_size)  # the record is larger than a chunk
-            walked = walk(data, 0, len(data))
+            records, walked = scan(data, start + at, crc=True, strict_from=0)
         if len(walked.sizes):
-            records = Records.walk(np.frombuffer(data, np.uint8)[: walked.end], sizes=walked.sizes)
-            good, reason = _count_valid(records, start + at)
-            if good:
-                yield Whole(start + at, records[:good])
-                at += int(records.sizes[:good].sum())
+            if records is None:
+                records = Records.walk(memoryview(data)[: walked.end], sizes=walked.sizes)
+                good, reason = _count_valid(records, start + at)
+                records = records[:good]
+            if len(records):
+                yield Whole(start + at, records)
+                at += int(records.sizes.sum())
             if not reason:
                 continue
         elif walked.stop is Stop.BLANK and at + walked.next_size == file.size:

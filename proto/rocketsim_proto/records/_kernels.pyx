@@ -2,20 +2,21 @@
 """Walks, checks and encodes record bytes in compiled code.  `kernels.py` selects this module or the Python code.
 
 `record.py` shows the bytes of a record, and only the Python code says what is wrong with a record.  A function of this
-module returns None (or -1) for bytes that it does not accept, and its caller then runs the Python code, which raises
-the error.  If a check is too strict here, only time is lost.  If a check were too lenient, bad records would pass, so
-the tests compare this module with the Python code.
+module returns None (or -1) for bytes that it does not accept, or stops before them.  Its caller then runs the Python
+code, which raises the error.  If a check is too strict here, only time is lost.  If a check were too lenient, bad
+records would pass, so the tests compare this module with the Python code.
 
 The bytes are not trusted.  Each length is compared with the bytes that are left before a byte behind it is read.  Sums
-cannot overflow, because they have 64 bits and add numbers of 32 bits.  The GIL is released only for work that takes
-long, because getting the GIL back takes longer than the work for a few records.  Functions that need numpy import it
-themselves, since processes that only look at options import this module, too.
+cannot overflow, because they have 64 bits and add numbers of 32 bits, and `scan` checks the offset that it is given.
+The GIL is released only for work that takes long, because getting the GIL back takes longer than the work for a few
+records.  Functions that need numpy import it themselves, since processes that only look at options import this module,
+too.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy, memset
 
 cdef extern from "_crc32.h" nogil:
@@ -44,7 +45,7 @@ cdef enum:
     LONG = 1 << 16  # the GIL is released for work on more bytes than this
     MOST_BYTES = 0x7FFFFFFF  # the most bytes in one Arrow array, whose offsets have 32 bits
 
-VERSION = 3  # as in `kernels.py`
+VERSION = 4  # as in `kernels.py`
 cdef uint32_t MASK = 0x7FFFFFFF  # RocketMQ stores CRC-32 without its top bit
 cdef int64_t MANY = LONG // MIN_SIZE  # the GIL is released for work on the heads of more records than this
 
@@ -265,73 +266,117 @@ cdef inline bint in_its_place(const uint8_t* data, const Place* place, int64_t l
     return 0 < place.topic_size <= MAX_TOPIC_SIZE
 
 
+cdef inline bint lacks_sector(const uint8_t* data, const Place* place, int64_t log_offset) noexcept nogil:
+    """Returns True if a sector of a log record's topic and properties is all zeros.
+
+    `data` begin at `log_offset`, and sectors at multiples of their size.  The topic must not be empty.
+    """
+    cdef int64_t at = place.topic, stop, end = place.topic + place.topic_size
+    if place.properties_size:
+        end = place.properties + place.properties_size
+    if data[end - 1] == 0:
+        return True
+    while at < end:
+        stop = min(end, at + SECTOR - (log_offset + at) % SECTOR)
+        while at < stop and data[at] == 0:
+            at += 1
+        if at == stop:
+            return True
+        at = stop
+    return False
+
+
 cdef int64_t walk_all(
     const uint8_t* data,
     int64_t end,
     const int64_t* sizes,
-    int64_t count,
     bint crc,
     int64_t log_offset,
+    int64_t strict_from,
     int64_t* table,
     int64_t room,
 ) noexcept nogil:
-    """Fills the table, and returns the number of records, or -1 if a record is wrong.
+    """Fills the table with the records from the start on, up to the first one that is wrong, and returns their number.
 
-    `sizes` may be NULL.  A `count` or `log_offset` of -1 means that it is not known.
+    `sizes` may be NULL.  Otherwise there are `room` of them.  A `log_offset` of -1 means that the records are not those
+    of a log, and `strict_from` then has no meaning.
     """
     cdef Place place
     cdef int64_t at = 0, row = 0
-    while at < end:
-        if row >= room or not located(data, at, end, &place):
-            return -1
+    while row < room and located(data, at, end, &place):
         if sizes != NULL and sizes[row] != place.size:
-            return -1
+            break
         if crc and not crc_fits(data, &place):
-            return -1
-        if log_offset >= 0 and not in_its_place(data, &place, log_offset + at):
-            return -1
+            break
+        if log_offset >= 0:
+            if not in_its_place(data, &place, log_offset + at):
+                break
+            if log_offset + at >= strict_from and lacks_sector(data, &place, log_offset):
+                break
         keep(table, room, row, &place)
         at += place.size
         row += 1
-    return row if count < 0 or row == count else -1
+    return row
 
 
-def walk(data, sizes=None, int64_t count=-1, bint crc=False, int64_t log_offset=-1):
-    """Locates the records that fill `data` exactly, one behind the other, and compares sizes, count and checksums.
-
-    With `log_offset`, the data are the part of a log that begins at this offset, and each record must name its own log
-    offset.  Returns eight int64 columns: start and size of the record, its body, its topic and its properties.
-    Returns None if a length, magic number or checksum is wrong, or if sizes or count differ from the announced ones.
-    """
+cdef columns_of(Buffer source, Buffer sizes, int64_t room, bint crc, int64_t log_offset, int64_t strict_from):
+    """Returns the columns that `walk_all` has filled for at most `room` records, and where the last record ends."""
     import numpy as np
 
-    cdef Buffer source = Buffer(data, 1), announced
-    cdef int64_t end = source.count, room = end // MIN_SIZE, found
-    cdef const int64_t* announced_sizes = NULL
+    table = np.empty((8, room), np.int64)
+    cdef Buffer places = Buffer(table, 8, True)
+    cdef const uint8_t* first = <const uint8_t*>source.data
+    cdef const int64_t* announced = NULL
+    cdef int64_t* columns = <int64_t*>places.data
+    cdef int64_t found, end = 0
+    if sizes is not None:
+        announced = <const int64_t*>sizes.data
+    if source.count > LONG:
+        with nogil:
+            found = walk_all(first, source.count, announced, crc, log_offset, strict_from, columns, room)
+    else:
+        found = walk_all(first, source.count, announced, crc, log_offset, strict_from, columns, room)
+    if found:
+        end = columns[found - 1] + columns[room + found - 1]
+    return (table if found == room else table[:, :found].copy()), end
+
+
+def walk(data, sizes=None, int64_t count=-1, bint crc=False):
+    """Locates the records that fill `data` exactly, one behind the other, and compares sizes, count and checksums.
+
+    Returns eight int64 columns: start and size of the record, its body, its topic and its properties.  Returns None if
+    a length, magic number or checksum is wrong, or if sizes or count differ from the announced ones.
+    """
+    cdef Buffer source = Buffer(data, 1), announced = None
+    cdef int64_t room = source.count // MIN_SIZE, end
     if sizes is not None:
         announced = Buffer(sizes, 8)
         if count >= 0 and announced.count != count:
             return None
         count = announced.count
-        announced_sizes = <const int64_t*>announced.data
     if count > room:
         return None
     if count >= 0:
         room = count
-    table = np.empty((8, room), np.int64)
-    if not room:
-        return None if end else table
-    cdef Buffer places = Buffer(table, 8, True)
-    cdef const uint8_t* first = <const uint8_t*>source.data
-    cdef int64_t* columns = <int64_t*>places.data
-    if end > LONG:
-        with nogil:
-            found = walk_all(first, end, announced_sizes, count, crc, log_offset, columns, room)
-    else:
-        found = walk_all(first, end, announced_sizes, count, crc, log_offset, columns, room)
-    if found < 0:
-        return None
-    return table if found == room else table[:, :found].copy()
+    table, end = columns_of(source, announced, room, crc, -1, 0)
+    return table if end == source.count and (count < 0 or table.shape[1] == count) else None
+
+
+def scan(data, int64_t log_offset, bint crc, int64_t strict_from):
+    """Locates the valid records at the start of `data`, which are the bytes of a log from `log_offset` on.
+
+    The rules are those of `count_valid` in `store/log_scanner.py`, and the topic must be one that `in_its_place`
+    accepts.  With `crc`, the bodies are compared with their checksums.  Records from log offset `strict_from` on are
+    searched for lost sectors.
+
+    Returns the columns of `walk`, and the position in `data` where the last of these records ends.  What begins there
+    may be a record that is incomplete, wrong or only unusual, or a blank record, or anything else.
+    """
+    cdef Buffer source = Buffer(data, 1)
+    cdef int64_t room = source.count // MIN_SIZE
+    if log_offset < 0 or log_offset > INT64_MAX - source.count:
+        room = 0
+    return columns_of(source, None, room, crc, log_offset, strict_from)
 
 
 cdef int64_t place_all(
