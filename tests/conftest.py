@@ -76,8 +76,10 @@ def record_kernels(request):
     """Runs the module's tests with the compiled record codec, and then with the one in Python."""
     from rocketsim_proto.records import kernels
 
+    from tests.support.record_codec import NOT_IN_USE
+
     if kernels.compiled is None and request.param == "compiled":
-        pytest.skip("the record codec is not compiled")
+        pytest.skip(NOT_IN_USE)
     before = kernels.compiled
     kernels.compiled = before if request.param == "compiled" else None
     yield

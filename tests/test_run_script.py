@@ -268,6 +268,18 @@ def test_long_tests_are_chosen_by_one_word_and_the_rest_goes_to_pytest(machine):
     assert machine.calls().endswith(f"{TEST} tests/store -k a b\n")
 
 
+def test_the_tests_run_without_the_compiled_codec_which_stays_installed(machine):
+    machine.has("python3", GOOD_PYTHON.replace("${0##*/}", "codec=${ROCKETSIM_KERNELS:-any} ${0##*/}"))
+    machine.has("java", JAVA % "17")
+    machine.run("test", "--python-codec", "tests/store")
+    assert "codec=any python -m pip install -q --disable-pip-version-check --no-compile --no-deps" in machine.calls()
+    assert machine.calls().endswith(f"codec=python {TEST} tests/store\n")
+    machine.run("test", "--python-codec", "--long", "-x")
+    assert machine.calls().endswith("codec=python python -m pytest -m long -o faulthandler_timeout=7200 -x\n")
+    machine.run("test", "tests/store")
+    assert machine.calls().endswith(f"codec=any {TEST} tests/store\n")
+
+
 def test_the_browser_that_its_tests_need_is_installed_or_named(machine):
     machine.has("python3", GOOD_PYTHON)
     machine.has("java", JAVA % "17")

@@ -9,6 +9,7 @@ from benchmarks import codec
 from benchmarks.bench import Bench
 from benchmarks.contest import SMOKE
 from benchmarks.figures import Missing, Series
+from tests.support.record_codec import needs_compiled_codec
 
 FIGURES = [
     "check, 100 B, 32 at once",
@@ -25,7 +26,7 @@ def bench(tmp_path):
     return Bench("codec", SMOKE, tmp_path, ExitStack(), lambda *_: None)
 
 
-@pytest.mark.skipif(kernels.compiled is None, reason="needs the compiled codec")
+@needs_compiled_codec
 def test_each_figure_of_the_compiled_codec_stands_beside_that_in_python(bench):
     before = kernels.compiled
     codec.run(bench)

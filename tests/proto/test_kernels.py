@@ -17,8 +17,9 @@ from rocketsim_proto.records import kernels, record
 from rocketsim_proto.records.record import Record
 
 from tests.support import gil, kernel_fuzz
+from tests.support.record_codec import needs_compiled_codec
 
-pytestmark = pytest.mark.skipif(kernels.compiled is None, reason="the record codec is not compiled")
+pytestmark = needs_compiled_codec
 compiled = kernels.compiled
 ROOT = Path(__file__).parents[2]
 

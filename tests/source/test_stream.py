@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rocketsim_proto.records import kernels
 
 from rocketsim_client import Admin
 from testbed.polling import wait_until
@@ -55,7 +56,7 @@ def test_progress_shows_lag_group_and_route(pair: Bench, checkpoint: str) -> Non
     wait_until(lambda: source_progress(query)["latestOffset"]["lag"]["total"] == 0, "the last batch", TIMEOUT_S)
     # Tasks of earlier batches have used this transport.  The broker may offer another one (see test_stream_query).
     assert source_progress(query)["latestOffset"]["transport"] == {"broker-a": "stream"}
-    assert source_progress(query)["latestOffset"]["recordKernels"] in ("compiled", "python")
+    assert source_progress(query)["latestOffset"]["recordKernels"] == kernels.in_use()
     query.stop()
 
 

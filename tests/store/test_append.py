@@ -15,6 +15,7 @@ from broker_service.put_result import QueueAppend
 from broker_service.store.append_plan import plan_append
 from broker_service.store.files import DiskUsage
 from tests.support.memory_files import MemoryFiles
+from tests.support.record_codec import needs_compiled_codec
 from tests.support.stores import (
     HOST,
     LOG_FILE,
@@ -32,11 +33,9 @@ from tests.support.stores import (
 ROOT = Path("/store")
 
 
-@pytest.fixture(params=["compiled", "few"], autouse=True, scope="module")
+@pytest.fixture(params=[pytest.param("compiled", marks=needs_compiled_codec), "few"], autouse=True, scope="module")
 def kind_of_batch(request):
     """Runs every test with the compiled record codec, and with records that are looked at one by one."""
-    if kernels.compiled is None and request.param == "compiled":
-        pytest.skip("the record codec is not compiled")
     with pytest.MonkeyPatch.context() as patch:
         if request.param != "compiled":
             patch.setattr(kernels, "compiled", None)

@@ -13,16 +13,17 @@ from rocketsim_proto.reserved import SCHEDULE_TOPIC
 from broker_service.errors import StoreCorrupt
 from broker_service.store import batch
 from tests.support.memory_files import MemoryFiles
+from tests.support.record_codec import needs_compiled_codec
 from tests.support.stores import LOG_FILE, check_sound, log_bytes, open_store, put, queue_entries, replay, tree
 
 MASTER, SLAVE, ROOT = Path("/master"), Path("/slave"), Path("/store")
 
 
-@pytest.fixture(params=["compiled", "columns", "few"], autouse=True, scope="module")
+@pytest.fixture(
+    params=[pytest.param("compiled", marks=needs_compiled_codec), "columns", "few"], autouse=True, scope="module"
+)
 def kind_of_batch(request):
     """Runs every test with each of the ways in which a batch can be checked and stamped."""
-    if kernels.compiled is None and request.param == "compiled":
-        pytest.skip("the record codec is not compiled")
     with pytest.MonkeyPatch.context() as patch:
         if request.param != "compiled":
             patch.setattr(kernels, "compiled", None)
