@@ -306,6 +306,23 @@ def one_of(given: Mapping[str, object], what: str) -> None:
         raise OptionError(f"options {' and '.join(used)} exclude each other; give one of them")
 
 
+def refuse_instance(options: SourceOptions) -> None:
+    """Refuses a topic that is written as the servers of an instance write it (`INSTANCE%topic`).
+
+    The offsets of a group come back with the name without the instance, so the query would not find its own offsets
+    among them, and its rows and checkpoint would have another name than those of other queries.
+    """
+    for topic in options.topics:
+        parts = topic.split("%")
+        namespace = options.connection.namespace if len(parts) > 1 else ""
+        if namespace and namespace in parts[:-1]:
+            parts.remove(namespace)
+            raise OptionError(
+                f"topic {topic} is written with its instance {namespace}, which the option namespace or the address in "
+                f"nameServer names: write {'%'.join(parts)}"
+            )
+
+
 def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
     """Parses the source's options.
 
@@ -322,6 +339,7 @@ def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOption
         for name in ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxBytesPerTrigger", "maxOffsetsPerQueue"):
             if name.lower() in {key.lower() for key in given}:
                 raise OptionError(f"option {name} is for streams only; a batch ends at endingOffsets")
+    refuse_instance(options)
     return options
 
 

@@ -13,7 +13,7 @@ from rocketsim_cli.doctor import source_options
 from rocketsim_client.connection import Connection
 from rocketsim_source.options.view_options import view_options
 from tests.cli.test_commands import answer, lines, rocketsim
-from tests.client.test_namespaces import INSTANCE, Instance
+from tests.support.cloud_instance import INSTANCE, Instance
 from tests.support.remoting_peer import TOPIC, Recording, RemotingPeer, replaying
 
 REMOTING = ("--protocol", "remoting")

@@ -14,7 +14,6 @@ from rocketsim_proto.records.columnar import Records
 from rocketsim_proto.records.record import Record
 from rocketsim_proto.remoting import acl
 from rocketsim_proto.remoting.codes import RequestCode
-from rocketsim_proto.remoting.frame import Header
 
 from rocketsim_client.cluster import Cluster
 from rocketsim_client.connection import Connection
@@ -25,10 +24,10 @@ from rocketsim_client.transport.opening import open_transport
 from rocketsim_client.transport.remoting.namespaces import Namespace, rename
 from rocketsim_source.options.sink_options import sink_options
 from rocketsim_source.options.source_options import source_options
+from tests.support.cloud_instance import INSTANCE, Instance
 from tests.support.records import decode_all, encode_raw, in_bulk, records
-from tests.support.remoting_peer import GROUP, TOPIC, Recording, RemotingPeer, answer_to
+from tests.support.remoting_peer import GROUP, TOPIC, Recording, RemotingPeer
 
-INSTANCE = "MQ_INST_1"
 NAMES = {
     "orders": "MQ_INST_1%orders",
     "%RETRY%group": "%RETRY%MQ_INST_1%group",
@@ -70,30 +69,6 @@ def test_records_are_those_of_the_topic_without_the_instance(made: list[tuple[Re
 def test_damaged_records_are_a_bad_answer() -> None:
     with pytest.raises(BadAnswer, match="a:1 sent damaged records"):
         Namespace(INSTANCE).records(b"x" * 200, "a:1")
-
-
-class Instance:
-    """Replays the recorded 5.5.0 server, with the instance in its names."""
-
-    def __init__(self, name: str = INSTANCE) -> None:
-        self._name = name
-        self._recording = Recording("5.5.0")
-        self.peer = RemotingPeer(self._answer)
-        self._recording.address = self.peer.address
-        self.sent: list[Header] = []
-        self.names: set[str] = set()  # the names of topics and groups as they came
-
-    def _answer(self, request: Header, body: bytes) -> bytes | None:
-        plain = Namespace(self._name)
-        for name in ("topic", "consumerGroup", "a", "b"):
-            if (value := request.fields.get(name, "TOOLS_CONSUMER")) not in ("TOOLS_CONSUMER", "TBW102"):
-                assert plain.has(value), (request.code, name, value)
-                self.names.add(value)
-                request.fields[name] = plain.removed(value)
-        if request.code == RequestCode.SEND_BATCH_MESSAGE:
-            self.sent.append(request)
-            return answer_to(request, queueId=request.fields["e"], queueOffset=0, msgId="x")
-        return self._recording(request, body)
 
 
 def test_all_calls_name_topics_and_groups_with_the_instance() -> None:

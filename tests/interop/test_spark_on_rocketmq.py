@@ -4,6 +4,7 @@
 """
 
 import itertools
+import json
 import re
 import shutil
 from collections.abc import Iterator
@@ -216,6 +217,34 @@ def test_queues_that_are_added_are_read_from_their_first_message(bench: Bench, t
     assert query.exception() is None
     query.stop()
     assert bench.rows(tmp_path / "query") == list(range(800))
+
+
+def test_a_stream_of_an_instance_has_names_without_the_instance(bench: Bench, tmp_path: Path) -> None:
+    topic, group, instance = f"orders{next(numbers)}", f"group{next(numbers)}", "MQ_INST_1"
+    where = Connection.of(bench.rocketmq.name_server, timeout_s=20.0, namespace=instance)
+    with Admin(where) as admin, Cluster(where) as cluster, Producer(cluster=cluster) as producer:
+        admin.update_topic(topic, read_queue_nums=1, write_queue_nums=1)
+        wait_until(lambda: topic in cluster.topics(), "the instance's topic")
+        assert f"{instance}%{topic}" in bench.mqadmin("topicList").split()
+        producer.send_columns(topic, pa.array([b"%d" % number for number in range(100)]))
+        queue = MessageQueue(topic, BROKER_NAME, 0)
+        wait_until(lambda: cluster.bounds(topic, fresh=True)[queue].max_offset == 100, "all messages")
+        starts = json.dumps({topic: {BROKER_NAME: {"0": 40}}})
+        named = bench.options(namespace=instance, subscribePattern=f".*{topic}", group=group, startingOffsets=starts)
+        rows: list[tuple[str, int]] = []
+
+        def keep(frame: Any, _: int) -> None:
+            rows.extend((row.topic, int(row.body)) for row in frame.select("topic", "body").collect())
+
+        stream = bench.spark.readStream.format("rocketsim").options(**named).load().writeStream
+        stream = stream.option("checkpointLocation", str(tmp_path / "query")).foreachBatch(keep)
+        query = stream.trigger(availableNow=True).start()
+        assert query.awaitTermination(PROCESS_PATIENCE_S), "the query has not ended"
+        assert sorted(rows) == [(topic, number) for number in range(40, 100)]
+        assert source_progress(query)["endOffset"]["q"] == {topic: {BROKER_NAME: {"0": 100}}}
+        checkpoint = [path.read_text() for path in (tmp_path / "query/offsets").iterdir() if path.name.isdigit()]
+        assert checkpoint and not any(instance in text for text in checkpoint)
+        wait_until(lambda: cluster.committed(group, [queue]) == {queue: 100}, f"the offset of {group}")
 
 
 def test_views_show_the_cluster(bench: Bench) -> None:

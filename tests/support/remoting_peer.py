@@ -128,11 +128,16 @@ def answer_to(request: Header, code: int = 0, remark: str = "", body: bytes = b"
 
 
 class Recording:
-    """The recorded answers of one RocketMQ version.  `form` says how the answers' headers are written."""
+    """The recorded answers of one RocketMQ version.  `form` says how the answers' headers are written.  `changed`
+    returns what to send for a request's code and the recorded body of its answer.
+    """
 
-    def __init__(self, version: str, form: Form = Form.JSON) -> None:
+    def __init__(
+        self, version: str, form: Form = Form.JSON, changed: Callable[[int, bytes], bytes] = lambda _, body: body
+    ) -> None:
         self._answers: dict[str, Any] = json.loads((RECORDED / f"{version}.json").read_text())
         self._form = form
+        self._changed = changed
         self.address = BROKER  # the peer's address, once the peer listens
 
     def __call__(self, request: Header, _: bytes) -> bytes | None:
@@ -141,7 +146,7 @@ class Recording:
             return answer_to(request, 3, f"not recorded: {key_of(request.code, request.fields)}")
         header = Header(**{**found["header"], "opaque": request.opaque})
         body = base64.b64decode(found["body"]).replace(BROKER.encode(), self.address.encode())
-        return frame.encode(header, body, self._form)
+        return frame.encode(header, self._changed(request.code, body), self._form)
 
 
 def replaying(
