@@ -53,6 +53,7 @@ OPENS = [
     *(f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in ("java.nio", "sun.nio.ch", "java.lang", "java.util")),
 ]
 _MAIN = "org.apache.rocketmq."
+_POM = Path(__file__).with_suffix(".xml")
 
 
 class RocketMQError(Exception):
@@ -86,11 +87,19 @@ def rocketmq_jars(version: str = NEWEST, *, proxy: bool = False) -> Path:
     Maven Central has 5.1.4 and later versions, but no broker of 4.x and no proxy of 5.1.4.  A version that was built
     from its source is found, too, once `mvn install` has put it into Maven's local repository.
     """
-    pom = Path(__file__).with_suffix(".xml")
     properties = {"rocketmq.version": version}
     if proxy:
-        return fetch_jars(pom, f"rocketmq-{version}-with-proxy", **properties, proxy="true")
-    return fetch_jars(pom, f"rocketmq-{version}-with-tools", **properties)
+        return fetch_jars(_POM, f"rocketmq-{version}-with-proxy", **properties, proxy="true")
+    return fetch_jars(_POM, f"rocketmq-{version}-with-tools", **properties)
+
+
+def client_jars(version: str = NEWEST) -> Path:
+    """Returns the directory with the jars of RocketMQ's Java client and mqadmin, which Maven Central has of 4.x, too.
+    The directory of a version of 4.x has no servers.
+    """
+    if not is_version_4(version):
+        return rocketmq_jars(version)
+    return fetch_jars(_POM, f"rocketmq-{version}-client", **{"rocketmq.version": version, "client.only": "true"})
 
 
 def is_fetched(version: str) -> bool:
@@ -151,7 +160,7 @@ def mqadmin(home: Path, *words: str, version: str = NEWEST) -> str:
 
     If a command fails, mqadmin prints a stack trace and ends with status 0, and this function raises RocketMQError.
     """
-    jars = rocketmq_jars(version)
+    jars = client_jars(version)
     write_logging(home, version)
     command = java(jars, home, "64m", _MAIN + "tools.command.MQAdminStartup", *words)
     environment = {**os.environ, "ROCKETMQ_HOME": str(home)}

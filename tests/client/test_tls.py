@@ -35,7 +35,7 @@ from testbed.polling import PROCESS_PATIENCE_S, wait_until
 from testbed.processes import ROOT, Processes
 from tests.client.test_fork import in_child
 from tests.support.broker_thread import BrokerThread, broker_thread
-from tests.support.tls import CA, DATA, OTHER_CA, keys_of, replace
+from tests.support.tls import CA, DATA, OTHER_CA, SERVER_TLS, keys_of, replace
 
 PATIENT: dict[str, Any] = {"timeout_s": 60.0}
 TRUSTED: dict[str, Any] = {"tls": True, "tls_ca": CA} | PATIENT
@@ -136,9 +136,8 @@ def test_a_forked_child_opens_channels_of_its_own(tmp_path: Path) -> None:
 @contextmanager
 def broker_process(folder: Path) -> Iterator[str]:
     """The broker runs in a process of its own, because a gRPC server does not survive a fork."""
-    keys = {"tlsCert": DATA / "server.pem", "tlsKey": DATA / "server.key", "tlsCa": CA}
     with Processes(folder) as processes:
-        broker = processes.start_broker("broker-a", 0, **keys)
+        broker = processes.start_broker("broker-a", 0, **SERVER_TLS)
         with Admin(broker.address, **TRUSTED) as admin:
             wait_until(lambda: "waits" not in admin.ha_status(broker_addr=broker.address)[0].state, "it takes writes")
         yield broker.address

@@ -33,12 +33,12 @@ from rocketsim_client.transport.own.transport import GrpcTransport
 from testbed.polling import PROCESS_PATIENCE_S, until, wait_until
 from tests.cluster.one_broker import OneBroker
 from tests.cluster.test_promotion import promote_after_the_masters_death
-from tests.support.access import ADMIN, KEYS
+from tests.support.access import ADMIN, CONTROLLED, SIGNED
 from tests.support.official_clients import OFFICIAL_CLIENTS, OfficialClient
 from tests.support.programs import Program, free_ports
 from tests.support.quick_starts import QUICK_STARTS
 from tests.support.tcp_proxy import TcpProxy
-from tests.support.tls import CA, DATA
+from tests.support.tls import CA, SERVER_TLS
 from tests.support.v2 import v2_broker
 
 pytestmark = [pytest.mark.clients, pytest.mark.long, pytest.mark.cluster]
@@ -46,10 +46,6 @@ pytestmark = [pytest.mark.clients, pytest.mark.long, pytest.mark.cluster]
 TYPES = {"N": "NORMAL", "F": "FIFO", "D": "DELAY", "X": "TRANSACTION"}
 MESSAGES = 20  # messages of each topic that are sent to the first master, and again to the promoted slave
 CHECKS = {"transactionTimeOut": 1000, "transactionCheckInterval": 1000, "transactionCheckMax": 1000}
-INNER = "innerClientAuthenticationCredentials"
-SIGNED = {"authenticationEnabled": "true", INNER: KEYS["inner_client_authentication_credentials"]}
-CONTROLLED = SIGNED | {"authorizationEnabled": "true", "initAuthenticationUser": KEYS["init_authentication_user"]}
-TLS = {"tlsCert": DATA / "server.pem", "tlsKey": DATA / "server.key", "tlsCa": CA}
 AS_ADMIN = {"access_key": ADMIN.access_key, "secret_key": ADMIN.secret_key, "tls": True, "tls_ca": CA}
 
 
@@ -129,8 +125,8 @@ def every_promise_is_kept(said: Said, client: OfficialClient) -> None:
 def test_an_official_client_sends_and_consumes_while_the_master_dies(client, processes, tmp_path):
     """The client uses access keys and TLS, and both brokers have the same users, policies and certificates."""
     ports = free_ports(2)
-    namesrv = processes.start_namesrv(**SIGNED, **TLS)
-    keys = {**CONTROLLED, **TLS, "grpcServerTlsMode": "ENFORCING", **CHECKS}
+    namesrv = processes.start_namesrv(**SIGNED, **SERVER_TLS)
+    keys = {**CONTROLLED, **SERVER_TLS, "grpcServerTlsMode": "ENFORCING", **CHECKS}
     master = processes.broker("broker-a", 0, namesrv, brokerRole="SYNC_MASTER", grpcServerPort=ports[0], **keys)
     slave = processes.broker("broker-a", 1, namesrv, grpcServerPort=ports[1], **keys)
     for process in (master, slave):

@@ -12,13 +12,15 @@ from testbed.real_rocketmq import (
     COMMAND_TIMEOUT_S,
     NEWEST,
     RocketMQ,
+    client_jars,
     is_version_4,
     java,
-    rocketmq_jars,
     write_logging,
 )
 
 HERE = Path(__file__).parent
+# the versions of RocketMQ's Java client and mqadmin that the tests run at our `remotingPort`
+CLIENT_VERSIONS = [NEWEST, "5.1.4", "4.9.8"]
 
 
 def read(rocketmq: RocketMQ, requests: list[tuple[str, ...]]) -> list[dict[str, Any]]:
@@ -46,7 +48,7 @@ class MqAdmin:
         home.mkdir(parents=True)
         write_logging(home, version)
         self._errors = home / "stderr"
-        command = java(rocketmq_jars(version), home, "128m", str(HERE / "Commands.java"))
+        command = java(client_jars(version), home, "128m", str(HERE / "Commands.java"))
         with self._errors.open("wb") as errors:
             self.process = subprocess.Popen(
                 command,

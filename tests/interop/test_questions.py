@@ -15,7 +15,7 @@ import pytest
 from rocketsim_client import Admin, Message, Producer
 from testbed.polling import wait_until
 from testbed.processes import Processes
-from testbed.real_rocketmq import COMMAND_TIMEOUT_S, NEWEST, free_port, java, rocketmq_jars
+from testbed.real_rocketmq import COMMAND_TIMEOUT_S, NEWEST, client_jars, free_port, java
 from tests.interop.programs import MqAdmin
 
 pytestmark = [
@@ -29,10 +29,10 @@ COUNT = 6
 
 
 @contextmanager
-def push_consumer(home: Path, name_server: str) -> Iterator[Path]:
+def push_consumer(home: Path, name_server: str, version: str) -> Iterator[Path]:
     """Runs a push consumer.  Yields the file of what it prints."""
     printed = home / "consumer.out"
-    command = java(rocketmq_jars(NEWEST), home, "128m", str(PROGRAM), name_server, TOPIC, GROUP)
+    command = java(client_jars(version), home, "128m", str(PROGRAM), name_server, TOPIC, GROUP)
     with printed.open("wb") as out:
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=out, stderr=subprocess.STDOUT, cwd=home)
     try:
@@ -52,7 +52,8 @@ def consumed(printed: Path) -> dict[str, int]:
     }
 
 
-def test_mqadmin_asks_and_resets_a_running_push_consumer(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [NEWEST, "4.9.8"])
+def test_mqadmin_asks_and_resets_a_running_push_consumer(tmp_path: Path, version: str) -> None:
     name_server = f"127.0.0.1:{free_port()}"
     here = f"-n {name_server}"
     with Processes(tmp_path) as processes:
@@ -62,9 +63,9 @@ def test_mqadmin_asks_and_resets_a_running_push_consumer(tmp_path: Path) -> None
         with Admin(namesrv.address) as admin, Producer(namesrv.address) as producer:
             admin.update_topic(TOPIC, read_queue_nums=2, write_queue_nums=2)
             sent = [producer.send(Message(TOPIC, b"body%d" % number, keys="key")) for number in range(COUNT)]
-        tools = MqAdmin(NEWEST, tmp_path / "mqadmin")
+        tools = MqAdmin(version, tmp_path / "mqadmin")
         try:
-            with push_consumer(tmp_path, name_server) as printed:
+            with push_consumer(tmp_path, name_server, version) as printed:
                 once = {f"body{number}": 1 for number in range(COUNT)}
                 wait_until(lambda: consumed(printed) == once, "the consumer has consumed all messages")
                 found = re.search(r"^client (\S+)$", printed.read_text(), re.MULTILINE)
@@ -76,8 +77,9 @@ def test_mqadmin_asks_and_resets_a_running_push_consumer(tmp_path: Path) -> None
                 assert TOPIC in shown and "CONSUME_PASSIVELY" in shown and "ConsumeMessageThread" in shown
                 assert "Same subscription" in tools.run(f"consumerStatus {here} -g {GROUP}")
 
-                message_id = sent[0].msg_id
-                again = tools.run(f"queryMsgById {here} -t {TOPIC} -i {message_id} -g {GROUP} -d {client_id}")
+                # queryMsgById of 4.9.8 takes only the broker's message id
+                query = "queryMsgById" if version == NEWEST else "queryMsgByUniqueKey"
+                again = tools.run(f"{query} {here} -t {TOPIC} -i {sent[0].msg_id} -g {GROUP} -d {client_id}")
                 assert "consumeResult=CR_SUCCESS" in again
                 assert consumed(printed) == once | {"body0": 2}
                 progress = tools.run(f"consumerProgress {here} -g {GROUP}")

@@ -12,7 +12,8 @@ from rocketsim_client import Admin
 from rocketsim_client.errors import RocketSimError
 from testbed.polling import PROCESS_PATIENCE_S, wait_until
 from testbed.processes import Processes
-from testbed.real_rocketmq import NEWEST, free_port, java, rocketmq_jars
+from testbed.real_rocketmq import client_jars, free_port, java
+from tests.interop.programs import CLIENT_VERSIONS
 from tests.support.programs import Program
 
 pytestmark = [
@@ -40,7 +41,7 @@ def has_sent(program: Program, more: int) -> None:
     wait_until(has, f"{more} messages are sent", PROCESS_PATIENCE_S)
 
 
-@pytest.mark.parametrize("version", [NEWEST, "5.1.4"])
+@pytest.mark.parametrize("version", CLIENT_VERSIONS)
 def test_what_was_acknowledged_is_consumed_after_a_promotion(tmp_path: Path, version: str) -> None:
     ports = [free_port() for _ in range(3)]
     with Processes(tmp_path) as processes:
@@ -52,7 +53,7 @@ def test_what_was_acknowledged_is_consumed_after_a_promotion(tmp_path: Path, ver
             admin.update_topic("orders", read_queue_nums=4, write_queue_nums=4)
         home = tmp_path / "java"
         home.mkdir()
-        command = java(rocketmq_jars(version), home, "256m", str(PROGRAM), f"127.0.0.1:{ports[0]}", "orders", "shop")
+        command = java(client_jars(version), home, "256m", str(PROGRAM), f"127.0.0.1:{ports[0]}", "orders", "shop")
         with Program(home, command) as program:
             has_sent(program, MANY)
             master.kill()

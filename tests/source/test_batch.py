@@ -8,7 +8,7 @@ import pytest
 
 from testbed.processes import Processes
 from tests.source.bench import Bench
-from tests.support.tls import CA, DATA
+from tests.support.tls import CA, DATA, SERVER_TLS
 
 pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 
@@ -105,7 +105,7 @@ def test_read_from_the_slave(pair: Bench, topic: str) -> None:
 
 def test_source_and_sink_speak_tls(spark: Any, tmp_path: Path) -> None:
     """Spark's workers are other processes, and read the certificate files themselves."""
-    server = {"tlsCert": DATA / "server.pem", "tlsKey": DATA / "server.key", "tlsCa": CA, "tlsClientAuth": "listenPort"}
+    server = SERVER_TLS | {"tlsClientAuth": "listenPort"}
     client = {"tls": "true", "tlsCa": CA, "tlsCert": DATA / "client.pem", "tlsKey": DATA / "client.key"}
     with Processes(tmp_path) as processes:
         broker = processes.start_broker("broker-a", 0, **server, autoCreateTopicEnable=True)

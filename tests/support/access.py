@@ -30,6 +30,12 @@ KEYS: dict[str, Any] = {
         f'{{"accessKey":"{INNER.access_key}","secretKey":"{INNER.secret_key}"}}'
     ),
 }
+# the same keys in the words of configuration files, for name servers and for brokers
+SIGNED: dict[str, Any] = {
+    "authenticationEnabled": "true",
+    "innerClientAuthenticationCredentials": KEYS["inner_client_authentication_credentials"],
+}
+CONTROLLED = SIGNED | {"authorizationEnabled": "true", "initAuthenticationUser": KEYS["init_authentication_user"]}
 DATE = "20160101T000000Z"
 
 

@@ -16,6 +16,8 @@ import grpc
 
 DATA = Path(__file__).parents[1] / "data/tls"
 CA, OTHER_CA = DATA / "ca.pem", DATA / "other-ca.pem"
+# the keys of a configuration file with which a server speaks TLS
+SERVER_TLS: dict[str, Any] = {"tlsCert": DATA / "server.pem", "tlsKey": DATA / "server.key", "tlsCa": CA}
 OPTIONS = [("grpc.use_local_subchannel_pool", 1)]
 
 
