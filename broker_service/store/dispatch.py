@@ -21,6 +21,7 @@ from broker_service.store.consume_queue import ENTRY, Entries
 
 PREPARED, ROLLED_BACK = 4, 12
 _LEVEL = "[0-9]{1,9}"
+_LEAST_QUEUE_ID = -(2**31)
 _LONGEST_NAME = 255  # bytes that a file name may have on Linux
 _NOT_IN_NAMES = {"/", "\0"}
 
@@ -83,7 +84,8 @@ def queue_extents(records: Records, delay_levels_ms: Sequence[int]) -> list[Queu
         entries["tags_code"][delayed] = delivery_times(
             levels, some.store_timestamp, entries["tags_code"][delayed], delay_levels_ms
         )
-    keys, offsets = codes << 32 | records.queue_id, records.queue_offset
+    # A queue id has a sign, so _LEAST_QUEUE_ID makes it the lower half of a key.  The order stays the same.
+    keys, offsets = (codes << 32) + (records.queue_id.astype(np.int64) - _LEAST_QUEUE_ID), records.queue_offset
     if (keys[1:] < keys[:-1]).any():
         order = np.argsort(keys, kind="stable")
         keys, offsets, entries = keys[order], offsets[order], entries[order]
@@ -91,7 +93,7 @@ def queue_extents(records: Records, delay_levels_ms: Sequence[int]) -> list[Queu
     bounds = [0, *breaks.tolist(), len(keys)]
     firsts = bounds[:-1]
     return [
-        QueueExtent(topics[key >> 32], key & 0xFFFFFFFF, offset, entries[first:last])
+        QueueExtent(topics[key >> 32], (key & 0xFFFFFFFF) + _LEAST_QUEUE_ID, offset, entries[first:last])
         for key, offset, (first, last) in zip(
             keys[firsts].tolist(), offsets[firsts].tolist(), pairwise(bounds), strict=True
         )

@@ -47,7 +47,7 @@ def test_a_call_on_silent_servers_ends_within_its_timeout(count: int, options: d
         with Cluster(Connection.of(addresses, timeout_s=TIMEOUT_S, **options)) as cluster:
             for _ in range(2):
                 began = time.monotonic()
-                with pytest.raises(NameServerUnavailable, match="no answer within"):
+                with pytest.raises(NameServerUnavailable):
                     cluster.topics()
                 assert time.monotonic() - began < LIMIT_S
 

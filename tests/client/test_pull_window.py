@@ -50,7 +50,7 @@ def run(data, window, ends, filtered, size_bytes=100, most_bytes=1 << 40) -> lis
                 offsets = list(range(ask.offset, following))
                 if filtered:
                     offsets = [offset for offset in offsets if offset % 3 == 0]
-                reply = found(offsets, following)
+                reply = found(offsets, following, size_bytes)
                 window.answered(ask, reply)
                 held.add((ask.range_index, ask.offset))
                 if what == "twice":

@@ -217,6 +217,7 @@ class Alike:
         self.count, self.last = count, (count - 1) * len(one)
         self.data = np.frombuffer(bytearray(one * count), np.uint8)
         columns = compiled.walk(self.data)
+        assert columns is not None
         self.starts, self.sizes = columns[:2]
         self.bodies, self.properties = (columns[2], columns[3]), (columns[6], columns[7])
         self.stamped, self.other_host = self.data.copy(), self.data.copy()
@@ -236,16 +237,19 @@ RULES = {"max_body_size": 9, "max_record_size": 999, "client_flags": 0, "store_h
 # Each call does one kind of work that is long for many records, and whatever else it does is short.
 LONG_CALLS = {
     "walk": lambda of: compiled.walk(of.data, None, -1, True),
+    "scan": lambda of: compiled.scan(of.stamped, 0, True, 0),
     "places": lambda of: compiled.places(of.data, of.starts, of.sizes),
     "crcs": lambda of: compiled.crcs(of.data, of.starts, of.sizes),
     "check": lambda of: compiled.check(of.data, of.count, b"t", (), **RULES),
     "gather": lambda of: compiled.gather(of.data, of.starts, of.sizes),
     "property_values, of a property that no record has": lambda of: compiled.property_values(
-        of.data, *of.properties, b"none"
+        of.data, of.properties[0], of.properties[1], b"none"
     ),
     "property_map, of texts that are no properties": lambda of: compiled.property_map(of.data, *of.bodies),
-    "property_hashes": lambda of: compiled.property_hashes(of.data, *of.properties, b"TAGS"),
-    "index_hashes": lambda of: compiled.index_hashes(of.data, *of.properties, of.zeros, of.zero, of.zero),
+    "property_hashes": lambda of: compiled.property_hashes(of.data, of.properties[0], of.properties[1], b"TAGS"),
+    "index_hashes": lambda of: compiled.index_hashes(
+        of.data, of.properties[0], of.properties[1], of.zeros, of.zero, of.zero
+    ),
     "stamp, which refuses the last record": lambda of: compiled.stamp(of.other_host, of.starts, 0, {0: 0}, 1, bytes(8)),
     "queue_entries, which refuses the last record": lambda of: compiled.queue_entries(of.other_topic, of.starts),
     "encode": lambda of: compiled.encode(

@@ -26,7 +26,10 @@ def test_each_record_gets_the_next_offset_of_its_queue(ids, data):
     assert moved == following
 
 
-@given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 2), st.integers(0, 3)), max_size=90), st.booleans())
+@given(
+    st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from([0, 1, 2, -1]), st.integers(0, 3)), max_size=90),
+    st.booleans(),
+)
 def test_entries_are_those_of_each_queue_in_log_order(rows, in_order):
     rows = sorted(rows) if in_order else rows
     batch = [
