@@ -16,6 +16,7 @@ public class AskedConsumer {
         consumer.setInstanceName("asked");
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setPersistConsumerOffsetInterval(500);
+        consumer.setAwaitTerminationMillisWhenShutdown(20_000); // a message that is being consumed at the end is committed, too
         consumer.subscribe(arguments[1], "*");
         consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
             String body = new String(messages.get(0).getBody(), StandardCharsets.UTF_8);

@@ -96,6 +96,21 @@ async def test_a_user_may_do_what_its_policies_say(tmp_path: Path) -> None:
             await client.call(RequestCode.VIEW_MESSAGE_BY_ID, offset=0, topic="orders")
 
 
+async def test_members_with_keys_find_their_own_ids_in_the_list_of_their_group(tmp_path: Path) -> None:
+    """RocketMQ's push consumers take no queue if their id is not in the list."""
+    async with running(tmp_path, remoting_port=0, **KEYS) as node:
+        await make_reader(node, Policy.parse("Topic:orders", ["Sub"]), Policy.parse("Group:readers", ["Sub"]))
+        port = port_of(node)
+        async with await Client.connect(port, ADMIN) as admin, await Client.connect(port, READER) as reader:
+            for client, client_id in ((admin, "one"), (reader, "two")):
+                await client.call(RequestCode.HEART_BEAT, heartbeat(client_id))
+            found = await reader.json(RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup="readers")
+            assert found == {"consumerIdList": ["one", "two"]}
+            await reader.call(RequestCode.UNREGISTER_CLIENT, clientID="two", consumerGroup="readers")
+            found = await admin.json(RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup="readers")
+            assert found == {"consumerIdList": ["one"]}
+
+
 async def test_a_pull_that_is_held_gives_nothing_to_a_user_who_has_lost_the_right(tmp_path: Path) -> None:
     async with running(tmp_path, remoting_port=0, **KEYS) as node:
         await make_reader(node, Policy.parse("Topic:*", ["Sub"]), Policy.parse("Group:*", ["Sub"]))

@@ -168,8 +168,12 @@ class Members:
         return Answer()
 
     async def consumer_list(self, request: Request) -> Answer:
-        group = request.text("consumerGroup")
-        return Answer(to_json({"consumerIdList": sorted(self.consumers(group))}))
+        """Lists the group's members by the ids that they have given themselves, because each member looks for its own
+        id in the list to find out which queues are its share.
+        """
+        members = self.consumers(request.text("consumerGroup"))
+        ids = {own_id(client_id, member) for client_id, member in members.items()}
+        return Answer(to_json({"consumerIdList": sorted(ids)}))
 
     async def consumer_connections(self, request: Request) -> Answer:
         group = request.text("consumerGroup")
