@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -56,13 +56,19 @@ def consumed(printed: Path) -> dict[str, int]:
 def test_mqadmin_asks_and_resets_a_running_push_consumer(tmp_path: Path, version: str) -> None:
     name_server = f"127.0.0.1:{free_port()}"
     here = f"-n {name_server}"
-    with Processes(tmp_path) as processes:
+    with ExitStack() as stack:
+        processes = stack.enter_context(Processes(tmp_path))
         namesrv = processes.start_namesrv(remotingPort=name_server.rpartition(":")[2])
         master, _ = processes.start_pair("broker-a", namesrv, brokerRole="SYNC_MASTER", remotingPort=0)
         wait_until(lambda: "writable" in master.log(), "the master takes writes")
-        with Admin(namesrv.address) as admin, Producer(namesrv.address) as producer:
-            admin.update_topic(TOPIC, read_queue_nums=2, write_queue_nums=2)
+        admin = stack.enter_context(Admin(namesrv.address))
+        admin.update_topic(TOPIC, read_queue_nums=2, write_queue_nums=2)
+        with Producer(namesrv.address) as producer:
             sent = [producer.send(Message(TOPIC, b"body%d" % number, keys="key")) for number in range(COUNT)]
+
+        def commits_all() -> bool:
+            return [one.diff for one in admin.consumer_progress(GROUP, TOPIC)] == [0, 0]
+
         tools = MqAdmin(version, tmp_path / "mqadmin")
         try:
             with push_consumer(tmp_path, name_server, version) as printed:
@@ -82,6 +88,8 @@ def test_mqadmin_asks_and_resets_a_running_push_consumer(tmp_path: Path, version
                 again = tools.run(f"{query} {here} -t {TOPIC} -i {sent[0].msg_id} -g {GROUP} -d {client_id}")
                 assert "consumeResult=CR_SUCCESS" in again
                 assert consumed(printed) == once | {"body0": 2}
+                # The client commits for the first time ten seconds after its start.
+                wait_until(commits_all, "the consumer has committed what it consumed")
                 progress = tools.run(f"consumerProgress {here} -g {GROUP}")
                 assert re.search(r"Diff Total: 0\b", progress), progress
 
