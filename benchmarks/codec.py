@@ -68,7 +68,7 @@ def run(bench: Bench) -> None:
 
 
 def scan(bench: Bench, absent: Missing | None, what: str, sizes: Sequence[int]) -> None:
-    """Measures the scan of a log, at recovery, whose bodies have these sizes.  The log is in the page cache."""
+    """Measures the scan, as at recovery, of a log whose bodies have these sizes.  The log is in the page cache."""
     bench.doing(f"scanning a log, {what}")
     with log_of(bench.folder / f"log-{min(sizes)}-{max(sizes)}", sizes) as log:
         must_be(f"records that a scan finds, {what}", scanned(log), len(sizes))
@@ -82,7 +82,7 @@ def report(
     """Adds a line that compares the compiled codec with the codec in Python.
 
     If the compiled codec is `absent`, the line has the figure of the codec in Python, and the compiled codec is missing
-    in it with the reason.
+    in it.  The line then says why.
     """
     python = Series.of(found[PYTHON])
     if absent is None:

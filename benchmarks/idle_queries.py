@@ -118,7 +118,7 @@ def used_in(seconds: float) -> Used:
 def per_query(used: Used, without: Used, number: int) -> Sample:
     """Returns what each of `number` queries uses, in percent of one core.
 
-    The servers' part is what they use more than in `without`, when there were no queries.
+    `without` was measured before the queries were started.  The servers' part is what they use beyond it.
     """
     readers = percent(used, READERS) / number
     servers = max(0.0, percent(used, SERVERS) - percent(without, SERVERS)) / number

@@ -44,7 +44,7 @@ def credentials() -> Keys:
     if token and not access_key:
         raise WrongCommandLine(
             f"{SECURITY_TOKEN} is set without the keys that it belongs to: set {ACCESS_KEY} and {SECRET_KEY}, too, "
-            f"or unset it if the keys are in {TOOLS}=FILE or in a context, and write the token there"
+            f"or unset {SECURITY_TOKEN} and write the token where its keys are ({TOOLS}=FILE, or a context)"
         )
     return Keys(access_key=access_key, secret_key=secret_key, security_token=token)
 

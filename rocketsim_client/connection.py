@@ -93,7 +93,7 @@ class Connection:
         certificate, for servers that ask for one.
 
         `protocol` is `grpc` for RocketSim's servers, `remoting` for Apache RocketMQ's, or `auto`, which finds out which
-        of them a server speaks.  Finding that out is a part of the first call, which gets the rest of its timeout.
+        of them a server speaks.  The first call finds that out, too, and all of it ends within the call's timeout.
         While no server has answered, all name servers together get the timeout of a call.  `program` is a word that
         operators see before this machine's name in a group's list of clients.  Only RocketMQ's servers use the
         arguments from `security_token` on.  `security_token` belongs to temporary keys of a cloud.  `address_map`

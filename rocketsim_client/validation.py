@@ -67,7 +67,7 @@ def check_namespace(namespace: str) -> None:
 
 
 def check_namespaces(namespace: str, namespace_v2: str) -> None:
-    """Checks the two namespaces of a connection, of which at most one is given.  The other one is an empty text."""
+    """Checks the two namespaces of a connection.  At most one may be given, and the other one is an empty text."""
     for value in filter(None, (namespace, namespace_v2)):
         check_namespace(value)
     if namespace and namespace_v2:

@@ -1,4 +1,4 @@
-"""`protocol=auto` finds out which protocol the servers speak: by what, how often, and how long it takes."""
+"""`protocol=auto` finds out which protocol the servers speak.  It does so once, and within the call's timeout."""
 
 import socket
 import time
@@ -20,7 +20,7 @@ from tests.support.tcp_proxy import TcpProxy
 from tests.support.tls import CA, DATA, keys_of
 
 TIMEOUT_S = 2.0
-LIMIT_S = 1.6 * TIMEOUT_S  # has room for a busy machine, but not for another half of the timeout
+LIMIT_S = 1.6 * TIMEOUT_S  # leaves room for a busy machine, but not for a second search for the protocol
 TLS: dict[str, Any] = {"tls": True, "tls_ca": CA}
 WEB_SERVER = b"HTTP/1.1 400 Bad Request"
 
@@ -96,7 +96,7 @@ def test_a_client_looks_for_the_protocol_once_at_each_name_server() -> None:
 
 
 def test_over_tls_a_broker_of_rocketsim_speaks_grpc(tmp_path: Path) -> None:
-    """`with_detected_protocol` returns `auto` if it has found no protocol, so no later attempt over gRPC hides that."""
+    """A client uses gRPC even if it has found no protocol, but `with_detected_protocol` then returns `auto`."""
     with broker_thread(tmp_path / "store", **keys_of()) as broker:
         auto = Connection.of(brokers=broker.brokers, timeout_s=PATIENCE_S, **TLS)
         assert with_detected_protocol(auto).protocol == "grpc"

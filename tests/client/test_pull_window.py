@@ -174,7 +174,7 @@ def test_large_answers_of_filtered_queues_leave_no_room_for_a_further_queue():
 
 @pytest.mark.parametrize("size_bytes", [100, LARGE])
 def test_the_pull_for_which_the_reader_waits_is_sent_however_much_is_held(size_bytes: int):
-    """Here it is not a gap: the broker has skipped messages, so that the range is asked for anew from there."""
+    """This pull fills no gap: the broker has skipped messages, and the range goes on at the offset behind them."""
     asked = [QueueRange("t", 0, 0, 64)] + [QueueRange("t", number, 0, 32) for number in range(1, 100)]
     window = PullWindow[list](asked, filtered=False, step=32)
     for _ in range(100):

@@ -47,8 +47,8 @@ def columns(printed: str) -> list[list[str]]:
 
 
 def offset_id(found: str) -> str:
-    """Returns the id that a broker gave a message, from the message's description, in which the queryMsgByUniqueKey of
-    5.1.4 and 4.9.8 leaves this id out.
+    """Returns the id that a broker gave a message.  `found` is mqadmin's description of it.  The queryMsgByUniqueKey of
+    5.1.4 and 4.9.8 leaves this id out, and it is then made of the store's host and the offset in the log.
     """
     if printed := re.search(r"OffsetID:\s*(\w{32})", found):
         return printed[1]

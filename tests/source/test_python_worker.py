@@ -90,7 +90,7 @@ def test_the_worker_of_a_write_collects_no_garbage_in_what_was_loaded(
 
 @pytest.fixture
 def warnings(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
-    """Makes this process look like a new worker without a compiled codec, and returns what lists its warnings."""
+    """Makes this process a new worker without a compiled codec, and returns a function that lists its warnings."""
     monkeypatch.setattr(kernels, "compiled", None)
     monkeypatch.delenv("ROCKETSIM_KERNELS", raising=False)
     monkeypatch.setattr(python_worker, "is_codec_reported", False)

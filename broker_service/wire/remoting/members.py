@@ -253,7 +253,7 @@ class Members:
 def _warn_of_shared_id(client_id: str, earlier: Peer, later: Peer) -> None:
     logger.warning(
         "the heartbeat of client %.255r from %s takes the place of the one from %s, whose connection is still open. If "
-        "these are two consumers, both consume the same queues, and each message twice: give each consumer an id of "
+        "these are two consumers, each message of their queues is consumed twice: give each consumer an id of "
         "its own (setInstanceName). If the client has only connected again, there is nothing to do",
         client_id,
         later.address,

@@ -269,7 +269,7 @@ cdef inline bint in_its_place(const uint8_t* data, const Place* place, int64_t l
 cdef inline bint lacks_sector(const uint8_t* data, const Place* place, int64_t log_offset) noexcept nogil:
     """Returns True if a sector of a log record's topic and properties is all zeros.
 
-    `data` begin at `log_offset`, and sectors at multiples of their size.  The topic must not be empty.
+    `data` begin at log offset `log_offset`.  Sectors begin at multiples of their size.  The topic must not be empty.
     """
     cdef int64_t at = place.topic, stop, end = place.topic + place.topic_size
     if place.properties_size:
@@ -370,7 +370,7 @@ def scan(data, int64_t log_offset, bint crc, int64_t strict_from):
     searched for lost sectors.
 
     Returns the columns of `walk`, and the position in `data` where the last of these records ends.  What begins there
-    may be a record that is incomplete, wrong or only unusual, or a blank record, or anything else.
+    may be an incomplete, wrong or merely unusual record, a blank record, or any other bytes.
     """
     cdef Buffer source = Buffer(data, 1)
     cdef int64_t room = source.count // MIN_SIZE
@@ -746,7 +746,7 @@ cdef void find_all(Slice* slices, int64_t count, const char* name, int64_t name_
 
 
 cdef bytes name_to_find(bytes name):
-    """Returns the name, or a name that no property can have if a property with this name cannot be written."""
+    """Returns the name.  If no property with this name can be written, returns a name that no property can have."""
     return b"\x02" if not name or b"\x01" in name else name
 
 

@@ -17,7 +17,7 @@ class KnownMembers:
         self._refuse_reads: set[str] = set()  # addresses of slaves
 
     def learn(self, brokers: list[BrokerData]) -> None:
-        # One update, so that no other thread sees an address that is passing from one broker to another at both.
+        # One update changes all, so that no other thread sees an address at two brokers while it moves between them.
         self._addresses.update({data.broker_name: frozenset(data.addresses.values()) for data in brokers})
         for data in brokers:
             for broker_id, address in data.addresses.items():

@@ -33,9 +33,9 @@ T = TypeVar("T")
 USUAL_STEP = 32  # messages that brokers return for a pull by default
 FIRST_PULL = 1024  # the first pull asks for more, to find out how many the broker returns
 FEWEST = 4  # pulls in flight at the start
-MOST = 32  # pulls in flight at the most, and answers held at the most before another pull is sent ahead
+MOST = 32  # the most pulls in flight; a pull is sent ahead only while fewer answers than this are held
 # The bytes of all answers that are held or in flight.  The size of an answer in flight is not known yet, so the mean
-# size of the answers that have come counts for it, and one byte before the first answer.
+# size of the answers that have come counts for it.  Before the first answer, one byte counts for it.
 MOST_BYTES = 8 << 20
 RANGES_AHEAD = 8  # filtered ranges that are read at once, each with one pull
 STEADY = 32  # after this many full answers in a row, a pull asks for more messages again
@@ -224,8 +224,8 @@ class PullWindow(Generic[T]):
         return ask.range_index == self._current and ask.offset == self._ranges[self._current].at
 
     def _next_ask(self) -> Ask | None:
-        """Returns the pull with the first offset in the first range that is neither in flight nor answered, or None if
-        there is none.  So it returns the pull whose answer is the next to return, unless that is in flight."""
+        """Returns the first pull, by range and then by offset, that is neither in flight nor answered, or None if
+        there is none.  So it returns the pull whose answer is the next to return, unless that pull is in flight."""
         ahead = self._next_filtered() if self._filtered else self._next_ahead()
         wanted = {ask for ask in self._gaps if self._is_wanted(ask)}
         if ahead is not None:
