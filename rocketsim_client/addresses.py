@@ -2,6 +2,7 @@
 
 import re
 import socket
+import time
 from collections.abc import Mapping, Sequence
 from functools import cache
 
@@ -52,6 +53,28 @@ def check_brokers(brokers: Brokers) -> None:
 
 def is_address(text: str) -> bool:
     return _ADDRESS.fullmatch(text) is not None and 0 < int(text.rpartition(":")[2]) < 65536
+
+
+def connected(host: str, port: int, timeout_s: float) -> socket.socket:
+    """Connects over TCP within `timeout_s`, which does not include the time to look up the name.
+
+    If the name has several addresses, each of them gets an equal part of the time that is left, so that one that does
+    not answer leaves time for the others.  Raises the OSError of the last address.
+    """
+    deadline = time.monotonic() + timeout_s
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    failure = OSError(f"{host} has no address")
+    for number, (family, kind, protocol, _, where) in enumerate(found):
+        made = socket.socket(family, kind, protocol)
+        try:
+            made.settimeout(max(deadline - time.monotonic(), 0.001) / (len(found) - number))
+            made.connect(where)
+        except OSError as error:
+            made.close()
+            failure = error
+        else:
+            return made
+    raise failure
 
 
 @cache

@@ -2,7 +2,6 @@
 
 import math
 import os
-import socket
 import ssl
 import time
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from rocketsim_proto.pem import Pem, PemError, PemFiles, Stamps
 
+from rocketsim_client.addresses import connected
 from rocketsim_client.errors import InvalidParameter, TlsFailed
 
 PROBE_S = 1.0  # the longest timeout of each step of a test connection
@@ -106,7 +106,7 @@ def _handshake(
     host = host.strip("[]")
     context.set_alpn_protocols(["h2"])
     try:
-        plain = socket.create_connection((host, int(port)), _step_s(deadline))
+        plain = connected(host, int(port), _step_s(deadline))
     except (OSError, ValueError):
         return HandshakeOutcome.NOTHING
     with plain:

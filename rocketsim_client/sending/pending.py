@@ -98,12 +98,6 @@ class Pending(Future[Any]):
             if self._alarms is not None:
                 self._alarms.remove(alarm)
 
-    def cancel(self) -> bool:
-        cancelled = super().cancel()
-        if cancelled:
-            self._ring()
-        return cancelled
-
     def add_done_callback(self, fn: Callable[[Future[Any]], object]) -> None:
         with _making:
             if self._made is None and self._state == PENDING:
@@ -126,23 +120,25 @@ class Pending(Future[Any]):
                 made = False
             else:
                 made = True
-        if made and self.set_running_or_notify_cancel():
-            # These two methods run the callbacks, too.
+        if not made:
+            if self._alarms is not None or self._done_callbacks:
+                self._invoke_callbacks()
+        elif self.set_running_or_notify_cancel():
             if error is None:
                 self.set_result(result)
             else:
                 self.set_exception(error)
-        self._ring()
-        if not made and self._done_callbacks:
-            self._invoke_callbacks()  # type: ignore[attr-defined]
 
-    def _ring(self) -> None:
-        """Wakes the threads in `_wait`; called when the future is done."""
-        if self._alarms is not None:
-            with _making:
-                alarms, self._alarms = self._alarms, None
-            for alarm in alarms or ():
-                alarm.release()
+    def _invoke_callbacks(self) -> None:
+        """Wakes the threads in `_wait` before the callbacks run, since a callback may wait for one of these threads.
+
+        The standard library calls this method, too, whenever it has completed or cancelled the future.
+        """
+        with _making:
+            alarms, self._alarms = self._alarms, None
+        for alarm in alarms or ():
+            alarm.release()
+        super()._invoke_callbacks()  # type: ignore[misc]
 
 
 def succeed_all(futures: Sequence[Pending], results: Iterable[Any]) -> None:
@@ -171,4 +167,4 @@ def succeed_all(futures: Sequence[Pending], results: Iterable[Any]) -> None:
     for future, result in with_condition:
         future.succeed(result)
     for future in with_callbacks:
-        future._invoke_callbacks()  # type: ignore[attr-defined]
+        future._invoke_callbacks()

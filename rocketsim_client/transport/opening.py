@@ -18,6 +18,7 @@ from rocketsim_client.transport.transport import Transport
 logger = logging.getLogger(__name__)
 
 DETECTION_PAUSE_S = 1.0  # the pause after no server has answered, before the protocol is detected again
+LEAST_SHARE_S = 1.0
 DETECTION_SHARE = 0.75  # the part of a call's timeout that detecting the protocol may take
 
 
@@ -66,7 +67,7 @@ class Detected(NamedTuple):
 def detected(connection: Connection, timeout_s: float) -> Detected:
     """Asks one server after the other until one of them speaks gRPC or RocketMQ's protocol.  All of them together take
     at most `timeout_s` seconds.  Each server gets an equal share of the time that is left, so that a silent server
-    leaves time for the others."""
+    leaves time for the others, but not less than LEAST_SHARE_S, which a distant server needs to answer."""
     deadline = time.monotonic() + timeout_s
     found: dict[str, ServerProtocol] = {}
     context = None
@@ -78,8 +79,9 @@ def detected(connection: Connection, timeout_s: float) -> Detected:
             return Detected("auto", found)
     addresses = _addresses(connection)
     for number, address in enumerate(addresses):
-        share_s = max(deadline - time.monotonic(), 0.001) / (len(addresses) - number)
-        found[address] = protocol_at(address, context, share_s)
+        left_s = max(deadline - time.monotonic(), 0.001)
+        share_s = max(left_s / (len(addresses) - number), LEAST_SHARE_S)
+        found[address] = protocol_at(address, context, min(share_s, left_s))
         match found[address]:
             case ServerProtocol.GRPC:
                 return Detected("grpc", found)
@@ -144,7 +146,8 @@ class LazyTransport:
             return
         protocol, found = detected(self.connection, timeout_s)
         self._detected_at = time.monotonic()
-        self._seen.replace(found)
+        # Once the protocol is known, a server's errors must not depend on what was seen at its address long ago.
+        self._seen.replace(found if protocol == "auto" else {})
         self.connection = replace(self.connection, protocol=protocol)
         if protocol == "remoting" and self._transport is not None:
             self._transport.close()

@@ -16,6 +16,7 @@ from rocketsim_proto.remoting import frame
 from rocketsim_proto.remoting.codes import RequestCode
 from rocketsim_proto.remoting.frame import FrameError, Header
 
+from rocketsim_client.addresses import connected
 from rocketsim_client.tls import SPEAKS_TLS
 
 DETECTION_S = 1.0
@@ -39,39 +40,37 @@ def protocol_at(address: str, context: ssl.SSLContext | None, timeout_s: float =
     deadline = time.monotonic() + timeout_s
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
-    with suppress(OSError, ValueError), socket.create_connection((host, int(port)), timeout_s) as plain:
+    with suppress(OSError, ValueError), connected(host, int(port), timeout_s) as plain:
         if context is not None:
             context.set_alpn_protocols(["h2"])
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
             plain.settimeout(max(deadline - time.monotonic(), 0.001))  # the handshake gets what connecting has left
-            with context.wrap_socket(plain, server_hostname=host) as connected:
+            with context.wrap_socket(plain, server_hostname=host) as secured:
                 return (
-                    ServerProtocol.GRPC
-                    if connected.selected_alpn_protocol() == "h2"
-                    else _protocol_on(connected, deadline)
+                    ServerProtocol.GRPC if secured.selected_alpn_protocol() == "h2" else _protocol_on(secured, deadline)
                 )
         return _protocol_on(plain, deadline)
     return ServerProtocol.NONE
 
 
-def _protocol_on(connected: socket.socket, deadline: float) -> ServerProtocol:
-    first = _first_bytes(connected, min(time.monotonic() + SPEAKS_FIRST_S, deadline))
+def _protocol_on(server: socket.socket, deadline: float) -> ServerProtocol:
+    first = _first_bytes(server, min(time.monotonic() + SPEAKS_FIRST_S, deadline))
     if first is None:
         fields = {"topic": "TBW102", "acceptStandardJsonOnly": "true"}
-        connected.sendall(frame.encode(Header(RequestCode.GET_ROUTEINFO_BY_TOPIC, 1, fields=fields)))
-        first = _first_bytes(connected, deadline)
+        server.sendall(frame.encode(Header(RequestCode.GET_ROUTEINFO_BY_TOPIC, 1, fields=fields)))
+        first = _first_bytes(server, deadline)
     return protocol_of(first or b"")
 
 
-def _first_bytes(connected: socket.socket, deadline: float) -> bytes | None:
+def _first_bytes(server: socket.socket, deadline: float) -> bytes | None:
     """Returns the first eight bytes that the server sends, or fewer if the connection or the time ends before.
     Returns None if no byte comes in time."""
     data = b""
     while len(data) < frame.HEAD.size:
-        connected.settimeout(max(deadline - time.monotonic(), 0.001))
+        server.settimeout(max(deadline - time.monotonic(), 0.001))
         try:
-            piece = connected.recv(frame.HEAD.size - len(data))
+            piece = server.recv(frame.HEAD.size - len(data))
         except TimeoutError:
             return data or None
         if not piece:

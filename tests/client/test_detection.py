@@ -9,10 +9,13 @@ from typing import Any
 
 import pytest
 
-from rocketsim_client import Cluster, Connection
+from rocketsim_client import Cluster, Connection, addresses
 from rocketsim_client.errors import NameServerUnavailable
+from rocketsim_client.transport import opening
 from rocketsim_client.transport.opening import with_detected_protocol
+from rocketsim_client.transport.server_protocol import ServerProtocol
 from testbed.polling import PATIENCE_S
+from testbed.real_rocketmq import free_port
 from tests.support.broker_thread import broker_thread
 from tests.support.fake_broker import FakeCluster
 from tests.support.remoting_peer import TOPIC, RemotingPeer, replaying
@@ -58,6 +61,46 @@ def test_a_silent_server_leaves_time_for_the_next_one() -> None:
         began = time.monotonic()
         assert with_detected_protocol(auto).protocol == "remoting"
         assert time.monotonic() - began < LIMIT_S
+
+
+def test_each_server_gets_a_share_of_the_time_but_at_least_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first server may be far away.  A server that does not listen takes no time."""
+    shares: list[float] = []
+
+    def nobody(address: str, context: object, share_s: float) -> ServerProtocol:
+        shares.append(round(share_s, 1))
+        return ServerProtocol.NONE
+
+    monkeypatch.setattr(opening, "protocol_at", nobody)
+    for timeout_s, expected in ((6.0, [2.0, 3.0, 6.0]), (2.0, [1.0, 1.0, 2.0]), (0.5, [0.5, 0.5, 0.5])):
+        shares.clear()
+        assert opening.detected(Connection.of(["a:1", "b:1", "c:1"]), timeout_s).protocol == "auto"
+        assert shares == expected
+
+
+def test_each_address_of_a_name_gets_a_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    with silent_servers(2) as servers:
+        ports = [int(address.rpartition(":")[2]) for address in servers]
+        closed = free_port()
+        found = [(socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", port)) for port in (closed, *ports)]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+        with addresses.connected("name", 1, 60) as made:
+            assert made.getpeername() == ("127.0.0.1", ports[0])
+            assert made.gettimeout() == pytest.approx(30, abs=1)
+        del found[1:]
+        with pytest.raises(ConnectionRefusedError):
+            addresses.connected("name", 1, 60)
+
+
+def test_what_was_seen_once_is_forgotten_when_the_protocol_is_known(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first name server spoke TLS at that time, and is gone now.  The second one answers."""
+    gone = f"127.0.0.1:{free_port()}"
+    seen = {gone: ServerProtocol.TLS, cluster.address: ServerProtocol.GRPC}
+    monkeypatch.setattr(opening, "protocol_at", lambda address, *_: seen[address])
+    with Cluster(patient(gone, cluster.address)) as client:
+        assert client.topics() == ["T"]
 
 
 # --- how often --------------------------------------------------------------------------------------------------------

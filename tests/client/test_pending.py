@@ -2,6 +2,7 @@
 
 import threading
 from concurrent.futures import CancelledError, as_completed, wait
+from contextlib import suppress
 
 import pytest
 
@@ -89,6 +90,29 @@ def test_a_thread_that_waits_is_woken_if_there_is_a_condition_too(end):
     end(future)
     waiter.join(60)
     assert len(got) == 1
+
+
+@pytest.mark.parametrize("has_condition", [False, True])
+@pytest.mark.parametrize("end", [lambda future: future.succeed(7), lambda future: future.cancel()])
+def test_a_callback_may_wait_for_a_thread_that_waits_for_the_result(end, has_condition):
+    future, has_gone_on = pending(), []
+
+    def wait_for_it():
+        with suppress(CancelledError):
+            future.result(60)
+
+    waiter = threading.Thread(target=wait_for_it)
+
+    def wait_for_waiter(_):
+        waiter.join(60)
+        has_gone_on.append(not waiter.is_alive())
+
+    if has_condition:
+        assert future.cancelled() is False  # makes the condition
+    future.add_done_callback(wait_for_waiter)
+    waiter.start()
+    end(future)
+    assert has_gone_on == [True]
 
 
 def test_a_result_can_be_asked_for_again_after_a_timeout():

@@ -21,7 +21,7 @@ from rocketsim_client.errors import (
     RocketSimError,
 )
 from rocketsim_client.model import MessageQueue, QueueRange
-from rocketsim_client.route import BrokerData
+from rocketsim_client.route import BrokerData, TopicRoute
 from rocketsim_client.transport.remoting.connections import Connections, Request
 from rocketsim_client.transport.remoting.members import KnownMembers
 from tests.support.remoting_peer import RemotingPeer, answer_to
@@ -200,20 +200,28 @@ def test_a_proxy_in_front_of_two_broker_names_is_not_read() -> None:
             lambda: list(cluster.pull_range("a", [QueueRange("t", 0, 0, END)])),
             lambda: cluster.committed("g", [QUEUE]),
         ):
-            with pytest.raises(NotSupported, match=r"the brokers a and b, as that of a proxy.*9876"):
+            with pytest.raises(NotSupported, match=r"is on the brokers a and b, and .*, as that of a proxy.*9876"):
                 call()
     assert server.asked(RequestCode.PULL_MESSAGE) == 0
 
 
-def test_a_broker_that_has_got_the_address_of_another_one_is_read() -> None:
-    """The other broker has another address in the newest route, so this is no proxy in front of both."""
+def test_the_broker_of_an_address_is_the_one_in_the_newest_route_of_the_topic() -> None:
+    """A broker comes back with another name, or gets the address of another broker.  Other routes may be older."""
     known = KnownMembers()
-    known.learn([BrokerData("c", "a", {0: "h:1"})])
-    known.learn([BrokerData("c", "b", {0: "h:1"})])
-    with pytest.raises(NotSupported, match="the brokers a and b"):
-        known.broker_name("h:1")
-    known.learn([BrokerData("c", "a", {0: "h:2"})])
-    assert [known.broker_name(address) for address in ("h:1", "h:2")] == ["b", "a"]
+
+    def learn(topic: str, *names: str) -> None:
+        route = TopicRoute(topic, (), {name: BrokerData("c", name, {0: "h:1"}) for name in names})
+        known.learn_route(route)
+
+    learn("t", "a")
+    learn("u", "a")
+    learn("t", "b")
+    assert [known.broker_name("h:1", topic) for topic in ("t", "u")] == ["b", "a"]
+    learn("u", "a", "b")
+    with pytest.raises(NotSupported, match="'u' is on the brokers a and b"):
+        known.broker_name("h:1", "u")
+    learn("u", "b")
+    assert known.broker_name("h:1", "u") == known.broker_name("h:1", "another topic") == "b"
 
 
 def test_a_static_topic_is_refused_by_name() -> None:

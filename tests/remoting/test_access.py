@@ -3,6 +3,7 @@
 import ssl
 from pathlib import Path
 
+import pytest
 from rocketsim_proto.remoting.codes import RequestCode, ResponseCode
 from rocketsim_proto.signature import Credentials
 
@@ -108,6 +109,20 @@ async def test_members_with_keys_find_their_own_ids_in_the_list_of_their_group(t
             assert found == {"consumerIdList": ["one", "two"]}
             await reader.call(RequestCode.UNREGISTER_CLIENT, clientID="two", consumerGroup="readers")
             found = await admin.json(RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup="readers")
+            assert found == {"consumerIdList": ["one"]}
+
+
+async def test_clients_of_two_users_with_one_id_are_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with running(tmp_path, remoting_port=0, **KEYS) as node:
+        await make_reader(node, Policy.parse("Topic:orders", ["Sub"]), Policy.parse("Group:readers", ["Sub"]))
+        port = port_of(node)
+        async with await Client.connect(port, ADMIN) as admin, await Client.connect(port, READER) as reader:
+            for _ in range(2):
+                for client in (admin, reader):
+                    await client.call(RequestCode.HEART_BEAT, heartbeat("one"))
+            (warning,) = (line for line in caplog.messages if "setInstanceName" in line)
+            assert f"clients of users {ADMIN.access_key} and {READER.access_key}" in warning and "'one'" in warning
+            found = await reader.json(RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup="readers")
             assert found == {"consumerIdList": ["one"]}
 
 

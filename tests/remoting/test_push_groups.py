@@ -78,6 +78,9 @@ async def test_a_client_id_on_two_open_connections_is_one_member_and_one_warning
         assert f"from 127.0.0.1:{later} takes the place of the one from 127.0.0.1:{earlier}" in warning
         listed = await first.json(RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup=GROUP)
         assert listed == {"consumerIdList": ["one", "two"]}
+        async with await Client.connect(port_of(node)) as third:
+            await third.call(RequestCode.HEART_BEAT, heartbeat("one", GROUP))
+        assert len(warnings()) == 2, "the first two may have been one client that connected again"
 
 
 async def test_a_client_that_connects_again_after_its_connection_has_ended_is_no_second_one(

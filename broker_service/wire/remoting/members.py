@@ -36,7 +36,8 @@ MAX_HEARTBEAT_BYTES = 256 << 10
 @dataclass(slots=True)
 class Member:
     """A connected client.  `consumers` has the groups with which the client consumes, each with the group's part of the
-    client's last heartbeat.  `is_shared` says that heartbeats of this client id have come over two open connections.
+    client's last heartbeat.  If a heartbeat of this client id has come over another open connection, `other_address` is
+    the client's address there.
     """
 
     connection: Peer
@@ -46,7 +47,7 @@ class Member:
     heartbeat_s: float
     consumers: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     producers: frozenset[str] = frozenset()
-    is_shared: bool = False
+    other_address: str = ""
 
 
 class Members:
@@ -92,11 +93,13 @@ class Members:
             raise SystemBusy(f"{len(self._members)} clients are connected already; connect again later")
         header = request.header
         before = self._members.get(client_id)
-        is_shared = False
+        other_address = ""
         if before is not None:
-            is_shared = before.is_shared or before.connection is not request.connection
-            if is_shared and not before.is_shared:
-                _warn_of_shared_id(client_id, before.connection, request.connection)
+            other_address = before.other_address
+            if before.connection is not request.connection:
+                if request.connection.address != other_address:
+                    _warn_of_shared_id(client_id, before.connection, request.connection)
+                other_address = before.connection.address
         self._members[client_id] = Member(
             request.connection,
             request.user,
@@ -105,7 +108,7 @@ class Members:
             self._clock(),
             consumers,
             producers,
-            is_shared,
+            other_address,
         )
         self._push.subscribe(client_id, _push_subscriptions(consumers))
         for group in consumers:
@@ -114,8 +117,25 @@ class Members:
             request.connection.gone.append(self._forget_silent)
         joined = consumers.keys() - (before.consumers.keys() if before is not None else ())
         left = (before.consumers.keys() if before is not None else set[str]()) - consumers.keys()
+        self._warn_of_users_with_one_id(client_id, joined)
         self._notify_members(joined | left)
         return Answer(fields={"IS_SUPPORT_HEART_BEAT_V2": "false", "IS_SUB_CHANGE": "false"})
+
+    def _warn_of_users_with_one_id(self, client_id: str, groups: Iterable[str]) -> None:
+        """Warns if another user's client has the same id and consumes with one of these groups, because the list of
+        members then has both as one.
+        """
+        member = self._members[client_id]
+        for group in groups:
+            for other_id, other in self.consumers(group).items():
+                if other_id != client_id and own_id(other_id, other) == own_id(client_id, member):
+                    logger.warning(
+                        "clients of users %s and %s at %s and %s have one id, %.255r, in group %.120s. Each message "
+                        "of their queues is consumed twice: give each consumer an id of its own (setInstanceName)",
+                        *(other.user, member.user, other.connection.address, member.connection.address),
+                        own_id(client_id, member),
+                        group,
+                    )
 
     def subscription(self, group: str, topic: str) -> tuple[str, str] | None:
         """Returns expression and type of a group's subscription to a topic, from the newest heartbeat that has one;

@@ -195,7 +195,8 @@ class RemotingAdmin:
         from rocketsim_client.transport.remoting.pace import Pace
         from rocketsim_client.transport.remoting.reads import RemotingReads
 
-        group, topic, name = asked.group, asked.topic, self._members.broker_name(address)
+        group, topic = asked.group, asked.topic
+        name = self._members.broker_name(address, topic)
         reads = RemotingReads(self._connections, self._members, Groups(self._connections, "false"), Pace(0))
         bounds = reads.queue_bounds(address, topic, list(asked.queue_ids), timeout_s)
         if asked.timestamp < 0:

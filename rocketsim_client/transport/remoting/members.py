@@ -12,19 +12,23 @@ class KnownMembers:
 
     def __init__(self) -> None:
         self._members: dict[str, tuple[str, int]] = {}  # address -> broker name, broker id
-        self._addresses: dict[str, frozenset[str]] = {}  # broker name -> its addresses in the newest route
+        # topic -> address -> the brokers that have this address in the topic's newest route
+        self._names: dict[str, dict[str, list[str]]] = {}
         self._queues: dict[tuple[str, str], QueueData] = {}  # (topic, broker name) -> the topic's numbers of queues
         self._refuse_reads: set[str] = set()  # addresses of slaves
 
     def learn(self, brokers: list[BrokerData]) -> None:
-        # One update changes all, so that no other thread sees an address at two brokers while it moves between them.
-        self._addresses.update({data.broker_name: frozenset(data.addresses.values()) for data in brokers})
         for data in brokers:
             for broker_id, address in data.addresses.items():
                 self._members[address] = data.broker_name, broker_id
 
     def learn_route(self, route: TopicRoute) -> None:
         self.learn(list(route.brokers.values()))
+        names: dict[str, list[str]] = {}
+        for broker in route.brokers.values():
+            for address in broker.addresses.values():
+                names.setdefault(address, []).append(broker.broker_name)
+        self._names[route.topic] = names
         for data in route.queues:
             self._queues[route.topic, data.broker_name] = data
 
@@ -32,25 +36,27 @@ class KnownMembers:
         """Returns the broker id of the address, or the master's id if the address is not known."""
         return self._members.get(address, ("", MASTER_ID))[1]
 
-    def broker_name(self, address: str) -> str:
-        """Returns the broker name of the address, or an empty text if the address is not known.
+    def broker_name(self, address: str, topic: str) -> str:
+        """Returns the broker name of the address in the topic's newest route, or an empty text if the address is not
+        known.
 
-        Raises NotSupported for the address of a proxy in front of several broker names, because a request with the
-        wrong one of these names would get the messages or the offsets of another queue.
+        Raises NotSupported if the route gives several brokers this address, as that of a proxy in front of them,
+        because a request with the wrong one of these names would get the messages or the offsets of another queue.
         """
-        name, _ = self._members.get(address, ("", MASTER_ID))
-        names = sorted(one for one, addresses in list(self._addresses.items()) if address in addresses)
+        names = self._names.get(topic, {}).get(address)
+        if names is None:
+            return self._members.get(address, ("", MASTER_ID))[0]
         if len(names) > 1:
             raise NotSupported(
-                f"{address} is the address of the brokers {' and '.join(names)}, as that of a proxy in front of "
-                f"several brokers: this client cannot tell their queues apart there; {NAME_SERVER_ADVICE}, or correct "
-                "addressMap",
+                f"topic {topic!r} is on the brokers {' and '.join(sorted(names))}, and {address} is the address of all "
+                f"of them, as that of a proxy in front of several brokers: this client cannot tell their queues apart "
+                f"there; {NAME_SERVER_ADVICE}, or correct addressMap",
                 address=address,
             )
-        return name
+        return names[0]
 
     def queues(self, topic: str, address: str) -> QueueData | None:
-        return self._queues.get((topic, self.broker_name(address)))
+        return self._queues.get((topic, self.broker_name(address, topic)))
 
     def note_refused_reads(self, address: str) -> None:
         """Notes that a slave refuses reads, as a slave of 5.x does without `slaveReadEnable`.  Later suggestions to

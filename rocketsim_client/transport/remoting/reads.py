@@ -83,7 +83,7 @@ class RemotingReads:
             call.group, call.topic, call.queue_id, call.queue_offset, call.max_msg_nums, call.expression
         )
         fields |= {"sysFlag": str(HAS_SUBSCRIPTION | (WAITS if wait_ms else 0)), "suspendTimeoutMillis": str(wait_ms)}
-        fields |= {"bname": self._members.broker_name(address)}
+        fields |= {"bname": self._members.broker_name(address, call.topic)}
         what = f"a pull of queue {call.queue_id} of topic {call.topic!r}"
         request = Request(RequestCode.PULL_MESSAGE, what, fields)
         grace_s = LONG_POLL_GRACE_S if wait_ms else 0.0
@@ -222,7 +222,7 @@ class RemotingReads:
 
     def _template(self, address: str, one: "QueueRange | OffsetRange", group: str, expression: str) -> "_Template":
         fields = pull_fields(group, one.topic, one.queue_id, 0, 0, expression)
-        return _Template(self._connections, fields | {"bname": self._members.broker_name(address)})
+        return _Template(self._connections, fields | {"bname": self._members.broker_name(address, one.topic)})
 
     # --- offsets of groups --------------------------------------------------------------------------------------------
 
@@ -242,7 +242,6 @@ class RemotingReads:
             for topic, queue_id, offset in self.query_offsets(address, group, list(offsets), False, timeout_s).offsets
         }
         higher = {queue: to for queue, to in offsets.items() if to > before[queue.topic, queue.queue_id]}
-        name = self._members.broker_name(address)
         requests = [
             Request(
                 RequestCode.UPDATE_CONSUMER_OFFSET,
@@ -252,7 +251,7 @@ class RemotingReads:
                     "topic": queue.topic,
                     "queueId": str(queue.queue_id),
                     "commitOffset": str(offset),
-                    "bname": name,
+                    "bname": self._members.broker_name(address, queue.topic),
                 },
             )
             for queue, offset in higher.items()
@@ -283,7 +282,6 @@ class RemotingReads:
         self, address: str, group: str, queues: Sequence[MessageQueue], zero_for_new_group: bool, timeout_s: float
     ) -> OffsetsAnswer:
         broker_id = self._members.broker_id(address)
-        name = self._members.broker_name(address)
         requests = [
             Request(
                 RequestCode.QUERY_CONSUMER_OFFSET,
@@ -293,7 +291,7 @@ class RemotingReads:
                     "topic": queue.topic,
                     "queueId": str(queue.queue_id),
                     "setZeroIfNotFound": frame.text(zero_for_new_group),
-                    "bname": name,
+                    "bname": self._members.broker_name(address, queue.topic),
                 },
             )
             for queue in queues
@@ -450,7 +448,7 @@ class RemotingReads:
     def _of_queue(
         self, address: str, code: RequestCode, topic: str, queue_id: int, also: Mapping[str, str] | None = None
     ) -> Request:
-        fields = {"topic": topic, "queueId": str(queue_id), "bname": self._members.broker_name(address)}
+        fields = {"topic": topic, "queueId": str(queue_id), "bname": self._members.broker_name(address, topic)}
         return Request(code, f"an offset of queue {queue_id} of topic {topic!r}", fields | dict(also or {}))
 
 

@@ -11,6 +11,8 @@ import threading
 import time
 from contextlib import suppress
 
+from rocketsim_client import addresses
+
 CLOSED = b""
 _AGAIN = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
@@ -29,7 +31,7 @@ class Wire:
         """Connects.  Raises OSError (also ssl.SSLError), or ValueError for a text that is not an address."""
         host, _, port = address.rpartition(":")
         host = host.strip("[]")
-        plain = socket.create_connection((host, int(port)), max(timeout_s, 0.001))
+        plain = addresses.connected(host, int(port), timeout_s)
         try:
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
