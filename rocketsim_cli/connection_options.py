@@ -108,7 +108,7 @@ class ConnectionOptions:
     def _check_for_rocketmq(self) -> None:
         """Checks the options for RocketMQ's servers by the client's rules, so that a context has no wrong ones."""
         if not (self.address_map or self.namespace or self.namespace_v2):
-            return  # the imports below would slow a command that needs no client
+            return  # The imports below are slow, and most commands need none of these options.
         from rocketsim_client import address_map
         from rocketsim_client.errors import InvalidParameter
         from rocketsim_client.validation import check_namespaces

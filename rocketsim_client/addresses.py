@@ -59,7 +59,8 @@ def connected(host: str, port: int, timeout_s: float) -> socket.socket:
     """Connects over TCP within `timeout_s`, which does not include the time to look up the name.
 
     If the name has several addresses, each of them gets an equal part of the time that is left, so that one that does
-    not answer leaves time for the others.  Raises the OSError of the last address.
+    not answer leaves time for the others.  The socket's own timeout is the time that is left of `timeout_s`.  Raises
+    the OSError of the last address.
     """
     deadline = time.monotonic() + timeout_s
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -69,6 +70,7 @@ def connected(host: str, port: int, timeout_s: float) -> socket.socket:
         try:
             made.settimeout(max(deadline - time.monotonic(), 0.001) / (len(found) - number))
             made.connect(where)
+            made.settimeout(max(deadline - time.monotonic(), 0.001))
         except OSError as error:
             made.close()
             failure = error

@@ -12,8 +12,8 @@ is_heap_frozen = False
 
 
 def report_missing_codec() -> None:
-    """Warns in the worker's log if records are decoded and encoded by Python code because there is no compiled module.
-    Each task calls this function at its start, and only the first warning of a process is logged.
+    """Logs a warning if this worker has no compiled record codec, so that slower Python code reads and writes records.
+    Each task calls this function when it starts, and a process logs only one warning.
 
     `recordKernels` in the progress of a query is the codec of the driver, whose Python may be another installation.
     """

@@ -119,7 +119,8 @@ class LazyTransport:
 
         A call that asks one server after the other has `in_turn`.  While no server has answered, such a call gets for
         each server an equal part of the time, so that it ends within `timeout_s` even if all servers are silent."""
-        knows_protocol = self._knows_protocol  # This is read first, because the transport changes before it.
+        # `_detect_protocol` replaces the transport before it sets this flag, so the flag is read before the transport.
+        knows_protocol = self._knows_protocol
         transport = self._transport
         if transport is not None and knows_protocol:
             return transport, timeout_s

@@ -45,7 +45,6 @@ def protocol_at(address: str, context: ssl.SSLContext | None, timeout_s: float =
             context.set_alpn_protocols(["h2"])
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
-            plain.settimeout(max(deadline - time.monotonic(), 0.001))  # the handshake gets what connecting has left
             with context.wrap_socket(plain, server_hostname=host) as secured:
                 return (
                     ServerProtocol.GRPC if secured.selected_alpn_protocol() == "h2" else _protocol_on(secured, deadline)

@@ -312,14 +312,17 @@ def refuse_instance(options: SourceOptions) -> None:
     The offsets of a group come back with the name without the instance, so the query would not find its own offsets
     among them, and its rows and checkpoint would have another name than those of other queries.
     """
-    for topic in options.topics:
-        parts = topic.split("%")
-        namespace = options.connection.namespace if len(parts) > 1 else ""
-        if namespace and namespace in parts[:-1]:
-            parts.remove(namespace)
+    prefixed = [topic for topic in options.topics if "%" in topic]
+    if not prefixed or not (namespace := options.connection.namespace):
+        return  # The import below is slow.
+    from rocketsim_client.transport.remoting.namespaces import Namespace
+
+    instance = Namespace(namespace)
+    for topic in prefixed:
+        if instance.has(topic):
             raise OptionError(
                 f"topic {topic} is written with its instance {namespace}, which the option namespace or the address in "
-                f"nameServer names: write {'%'.join(parts)}"
+                f"nameServer names: write {instance.removed(topic)}"
             )
 
 

@@ -84,9 +84,18 @@ def test_each_address_of_a_name_gets_a_share_of_the_time(monkeypatch: pytest.Mon
         closed = free_port()
         found = [(socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", port)) for port in (closed, *ports)]
         monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+        shares: list[float | None] = []
+
+        class Noting(socket.socket):
+            def connect(self, where: Any) -> None:
+                shares.append(self.gettimeout())
+                super().connect(where)
+
+        monkeypatch.setattr(socket, "socket", Noting)
         with addresses.connected("name", 1, 60) as made:
             assert made.getpeername() == ("127.0.0.1", ports[0])
-            assert made.gettimeout() == pytest.approx(30, abs=1)
+            assert shares == [pytest.approx(20, abs=1), pytest.approx(30, abs=1)]
+            assert made.gettimeout() == pytest.approx(60, abs=1), "what follows has all the time that is left"
         del found[1:]
         with pytest.raises(ConnectionRefusedError):
             addresses.connected("name", 1, 60)

@@ -6,7 +6,6 @@
 import itertools
 import json
 import re
-import shutil
 import socket
 import threading
 import time
@@ -29,14 +28,11 @@ from rocketsim_client.model import MessageQueue, PullStatus, QueueRange, SendSta
 from rocketsim_client.transport.opening import with_detected_protocol
 from testbed.polling import wait_until
 from testbed.real_rocketmq import BROKER_NAME, CLUSTER, NEWEST, RocketMQ, is_fetched, is_version_4, java, running
+from tests.interop.marks import INTEROP
 from tests.interop.programs import HERE, MqAdmin, read
 from tests.support.programs import Program
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.interop,
-    pytest.mark.skipif(not shutil.which("mvn"), reason="fetching RocketMQ needs Maven (mvn), which is not installed"),
-]
+pytestmark = INTEROP
 VERSIONS = [
     NEWEST,
     "5.1.4",

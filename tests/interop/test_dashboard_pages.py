@@ -5,26 +5,20 @@ The dashboard itself is not on Maven Central.  `./run test --interop` runs this 
 """
 
 import json
-import shutil
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from rocketsim_client import Admin, Consumer, Message, MessageQueue, Producer, PullConsumer
 from rocketsim_client.admin_model import SubscriptionGroupConfig
 from testbed.polling import PROCESS_PATIENCE_S, wait_until
 from testbed.processes import Processes
 from testbed.real_rocketmq import NEWEST, free_port, rocketmq_jars, run_java
+from tests.interop.marks import INTEROP
 from tests.interop.programs import MqAdmin
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.interop,
-    pytest.mark.skipif(not shutil.which("mvn"), reason="fetching RocketMQ needs Maven (mvn), which is not installed"),
-]
+pytestmark = INTEROP
 PROGRAM = Path(__file__).parent / "Pages.java"
 QUEUES = [MessageQueue("orders", "broker-a", queue_id) for queue_id in (0, 0, 0, 0, 1, 1)]  # of each message
 KEYS = {

@@ -4,7 +4,6 @@
 """
 
 import asyncio
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +18,10 @@ from rocketsim_client.model import MessageQueue
 from testbed.polling import PROCESS_PATIENCE_S, until, wait_until
 from testbed.processes import Processes
 from testbed.real_rocketmq import BROKER_NAME, NEWEST, RocketMQ, is_fetched, running
+from tests.interop.marks import INTEROP
 from tests.support.brokers import running as running_broker
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.interop,
-    pytest.mark.skipif(not shutil.which("mvn"), reason="fetching RocketMQ needs Maven (mvn), which is not installed"),
-]
+pytestmark = INTEROP
 VERSIONS = [
     NEWEST,
     "5.1.4",

@@ -2,7 +2,6 @@
 
 import itertools
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,13 +26,10 @@ from testbed.real_rocketmq import (
     is_fetched,
     running,
 )
+from tests.interop.marks import INTEROP
 from tests.support.tls import CA, DATA, OTHER_CA
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.interop,
-    pytest.mark.skipif(not shutil.which("mvn"), reason="fetching RocketMQ needs Maven (mvn), which is not installed"),
-]
+pytestmark = INTEROP
 VERSIONS = [
     NEWEST,
     "5.1.4",

@@ -4,7 +4,6 @@
 """
 
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -16,13 +15,10 @@ from rocketsim_client import Admin, Message, Producer
 from testbed.polling import wait_until
 from testbed.processes import Processes
 from testbed.real_rocketmq import COMMAND_TIMEOUT_S, NEWEST, client_jars, free_port, java
+from tests.interop.marks import INTEROP
 from tests.interop.programs import MqAdmin
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.interop,
-    pytest.mark.skipif(not shutil.which("mvn"), reason="fetching RocketMQ needs Maven (mvn), which is not installed"),
-]
+pytestmark = INTEROP
 PROGRAM = Path(__file__).parent / "AskedConsumer.java"
 TOPIC, GROUP = "orders", "asked-workers"
 COUNT = 6

@@ -1,6 +1,5 @@
 """Runs `python -m tests.interop.check` as a test: a real Apache RocketMQ serves the stores that this project writes."""
 
-import shutil
 from hashlib import sha1
 from pathlib import Path
 from typing import Any
@@ -13,13 +12,11 @@ from broker_service.store.offline.verification import verify
 from testbed.real_rocketmq import copy_store, running
 from tests.interop import pending_work
 from tests.interop.check import Outcome, check, compare, place, requests
+from tests.interop.marks import NEEDS_MAVEN
 from tests.interop.programs import read
 from tests.interop.stores import make_stores
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.skipif(not shutil.which("mvn"), reason="fetching RocketMQ needs Maven (mvn), which is not installed"),
-]
+pytestmark = NEEDS_MAVEN
 
 
 def test_rocketmq_reads_every_field_of_every_message_as_our_dump_says(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Our broker opens stores of a real RocketMQ whose pops have open deliveries."""
 
-import shutil
 import time
 from pathlib import Path
 
@@ -16,13 +15,11 @@ from broker_service.store.offline.verification import verify
 from testbed.polling import until
 from testbed.real_rocketmq import running as running_rocketmq
 from tests.consumption.test_rocketmq_pops import is_taken_over
+from tests.interop.marks import NEEDS_MAVEN
 from tests.interop.programs import pop, read
 from tests.support.brokers import goes_by, running, small_config
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.skipif(not shutil.which("mvn"), reason="fetching RocketMQ needs Maven (mvn), which is not installed"),
-]
+pytestmark = NEEDS_MAVEN
 
 SIZES = {
     "mappedFileSizeCommitLog": 1 << 20,

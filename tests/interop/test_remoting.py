@@ -4,7 +4,6 @@
 """
 
 import re
-import shutil
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,13 +15,10 @@ from rocketsim_client import Admin, MessageQueue, PullConsumer
 from testbed.polling import wait_until
 from testbed.processes import Processes
 from testbed.real_rocketmq import NEWEST, client_jars, free_port, is_version_4, run_java
+from tests.interop.marks import INTEROP
 from tests.interop.programs import CLIENT_VERSIONS, MqAdmin
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.interop,
-    pytest.mark.skipif(not shutil.which("mvn"), reason="fetching RocketMQ needs Maven (mvn), which is not installed"),
-]
+pytestmark = INTEROP
 HERE = Path(__file__).parent
 
 

@@ -3,7 +3,6 @@
 `./run test --interop` runs these tests.
 """
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -13,14 +12,11 @@ from rocketsim_client.errors import RocketSimError
 from testbed.polling import PROCESS_PATIENCE_S, wait_until
 from testbed.processes import Processes
 from testbed.real_rocketmq import client_jars, free_port, java
+from tests.interop.marks import INTEROP
 from tests.interop.programs import CLIENT_VERSIONS
 from tests.support.programs import Program
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.interop,
-    pytest.mark.skipif(not shutil.which("mvn"), reason="fetching RocketMQ needs Maven (mvn), which is not installed"),
-]
+pytestmark = INTEROP
 PROGRAM = Path(__file__).parent / "Failover.java"
 MANY = 100  # messages before and after the promotion
 STORED = ("SEND_OK", "SLAVE_NOT_AVAILABLE")  # the promoted slave has no slave itself, so it answers SLAVE_NOT_AVAILABLE

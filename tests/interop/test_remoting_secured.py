@@ -3,7 +3,6 @@
 `./run test --interop` runs these tests.
 """
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,15 +14,12 @@ from rocketsim_client.admin_model import AclPolicy
 from testbed.polling import wait_until
 from testbed.processes import Processes
 from testbed.real_rocketmq import client_jars, free_port, run_java
+from tests.interop.marks import INTEROP
 from tests.interop.programs import CLIENT_VERSIONS
 from tests.support.access import ADMIN, CONTROLLED, SIGNED
 from tests.support.tls import CA, SERVER_TLS
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.interop,
-    pytest.mark.skipif(not shutil.which("mvn"), reason="fetching RocketMQ needs Maven (mvn), which is not installed"),
-]
+pytestmark = INTEROP
 PROGRAM = Path(__file__).parent / "Signed.java"
 USER, PASSWORD = "shop", "sh0p-s3cr3t"
 # By default, RocketMQ's client speaks TLS without checking the server's certificate (`tls.test.mode.enable`).

@@ -6,7 +6,6 @@
 import itertools
 import json
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,16 +20,12 @@ from rocketsim_client.model import MessageQueue, QueueRange
 from testbed.polling import PROCESS_PATIENCE_S, wait_until
 from testbed.processes import ROOT
 from testbed.real_rocketmq import BROKER_NAME, NEWEST, RocketMQ, is_fetched, running
+from tests.interop.marks import INTEROP
 from tests.interop.programs import MqAdmin, read
 from tests.source.bench import source_progress
 from tests.support.readme_program import output_of, ten_lines_on_rocketmq
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.interop,
-    pytest.mark.spark,
-    pytest.mark.skipif(not shutil.which("mvn"), reason="fetching RocketMQ needs Maven (mvn), which is not installed"),
-]
+pytestmark = [*INTEROP, pytest.mark.spark]
 VERSIONS = [
     NEWEST,
     "5.1.4",

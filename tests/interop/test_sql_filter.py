@@ -1,20 +1,16 @@
 """Our SQL92 filter and RocketMQ's select the same messages, for random filters."""
 
-import shutil
 import time
 from pathlib import Path
 
 import pyarrow as pa
-import pytest
 from rocketsim_proto.records import sql_filter
 
+from tests.interop.marks import NEEDS_MAVEN
 from tests.interop.sql_filters import CHOSEN, expressions, outcomes
 from tests.support.sql_filters import Outcomes
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.skipif(not shutil.which("mvn"), reason="fetching RocketMQ needs Maven (mvn), which is not installed"),
-]
+pytestmark = NEEDS_MAVEN
 
 
 def test_rocketmq_still_says_what_is_kept_of_it(tmp_path: Path) -> None:

@@ -160,7 +160,7 @@ class WatchedKernels:
 
     def __init__(self, compiled: kernels.Kernels) -> None:
         self.compiled = compiled
-        self.bodies: list[tuple[int, int, int]] = []  # the address of the offsets, the rows, the address of the bytes
+        self.bodies: list[tuple[int, int, int]] = []  # address of the offsets, number of rows, address of the bytes
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.compiled, name)

@@ -30,7 +30,7 @@ KEYS: dict[str, Any] = {
         f'{{"accessKey":"{INNER.access_key}","secretKey":"{INNER.secret_key}"}}'
     ),
 }
-# the same keys in the words of configuration files, for name servers and for brokers
+# The same settings with the names of configuration files.  SIGNED is for name servers, and CONTROLLED for brokers.
 SIGNED: dict[str, Any] = {
     "authenticationEnabled": "true",
     "innerClientAuthenticationCredentials": KEYS["inner_client_authentication_credentials"],

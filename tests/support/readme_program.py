@@ -1,4 +1,4 @@
-"""The ten lines of PySpark in the README, and the environment of a user who pastes them."""
+"""Takes the ten lines of PySpark from the README, and runs them as a user does who pastes them."""
 
 import os
 import re
@@ -37,8 +37,8 @@ def _with_address(code: str, name_server: str) -> str:
 
 
 def output_of(pasted: str, folder: Path) -> str:
-    """Runs code in a new Python process, and returns what the process has printed.  `folder` must be empty or have no
-    folder `bin`.
+    """Runs code in a new Python process, and returns what the process has printed.  `folder` must not
+    have a folder `bin`.
 
     The environment is that of a notebook or a cron job: this Python's virtual environment is not activated, and
     `python3` is another Python.  A person waits and looks at the output, but a test has to end once everything is read.
