@@ -1,7 +1,7 @@
 """Installs RocketSim's packages.  `rocketsim_proto` and `rocketmq_v2` are in the folder `proto/`; `tests`, `testbed`,
 `benchmarks` and `conf` are not installed.
 
-The installation without extras is enough for producers, pull consumers and admin programs.  The `rocketsim` command
+The installation without extras is enough for producers, consumers and admin programs.  The `rocketsim` command
 with its servers, and the Spark data source, need extras.
 
 The module `rocketsim_proto.records._kernels` is compiled if Cython, a C compiler and Python's headers are installed.

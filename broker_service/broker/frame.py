@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from isal import isal_zlib
 from rocketsim_proto.records import kernels
 from rocketsim_proto.records.record import (
     BLANK_SIZE,
@@ -27,6 +26,7 @@ from rocketsim_proto.records.record import (
     SYS_FLAG_STORE_HOST_V6,
     Record,
     RecordError,
+    checksum,
     decode,
     encode,
 )
@@ -99,7 +99,7 @@ def check_frame(topic: str, data: bytes | memoryview, count: int, crc32: int, li
     """
     if count <= 0 or not data:
         raise MessageIllegal("the frame has no message")
-    if isal_zlib.crc32(data) != crc32:
+    if checksum(data) != crc32:
         raise MessageIllegal("the frame's CRC-32 does not fit its bytes: they were damaged on the way; send it again")
     try:
         can_be_written = isinstance(data, memoryview) and not data.readonly

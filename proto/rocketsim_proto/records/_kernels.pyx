@@ -20,7 +20,7 @@ from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint16_t, uint32_
 from libc.string cimport memchr, memcmp, memcpy, memset
 
 cdef extern from "_crc32.h" nogil:
-    const char* crc32_choose(int hardware)
+    const char* crc32_choose(int way)
     uint32_t crc32_of(const uint8_t* data, size_t size)
 
 cdef enum:
@@ -42,17 +42,22 @@ cdef enum:
     MANY_QUEUES = 256  # the most queues in one batch; a search through more would take too long
     ENTRY_SIZE = 20  # the size of an entry of a consume queue
     MANY_NAMES = 64  # the most property names in one record; comparing more would take too long
+    KNOWN_NAMES = 8  # the property names of a record that are compared with those of the next record
     LONG = 1 << 16  # the GIL is released for work on more bytes than this
     MOST_BYTES = 0x7FFFFFFF  # the most bytes in one Arrow array, whose offsets have 32 bits
 
-VERSION = 4  # as in `kernels.py`
+VERSION = 6  # as in `kernels.py`
 cdef uint32_t MASK = 0x7FFFFFFF  # RocketMQ stores CRC-32 without its top bit
 cdef int64_t MANY = LONG // MIN_SIZE  # the GIL is released for work on the heads of more records than this
 
 
-def choose_crc(bint hardware=True):
-    """Selects how checksums are computed, and returns the name of the way: "pclmul", "armv8-crc32" or "table"."""
-    return crc32_choose(hardware).decode()
+def choose_crc(int way=2):
+    """Selects how checksums are computed, and returns the name of the way.
+
+    The ways are 0 ("table"), 1 ("pclmul" or "armv8-crc32") and 2 ("vpclmul").  If the processor cannot run the wanted
+    way, the fastest one that it can run is selected.
+    """
+    return crc32_choose(way).decode()
 
 
 choose_crc()
@@ -449,6 +454,17 @@ def locate(data, int64_t at):
     )
 
 
+def crc32(data):
+    """Returns the checksum of all bytes of `data`, as `zlib.crc32` does."""
+    cdef Buffer source = Buffer(data, 1)
+    cdef uint32_t found
+    if source.count > LONG:
+        with nogil:
+            found = crc32_of(<const uint8_t*>source.data, <size_t>source.count)
+        return found
+    return crc32_of(<const uint8_t*>source.data, <size_t>source.count)
+
+
 cdef void sum_all(const Slice* slices, int64_t count, uint32_t* sums) noexcept nogil:
     cdef int64_t row
     for row in range(count):
@@ -503,6 +519,12 @@ cdef inline int64_t number_of(Queues* queues, int32_t queue_id) noexcept nogil:
     return number
 
 
+cdef struct KnownName:
+    const uint8_t* data
+    int64_t size  # 0 if there is no such property
+    uint64_t found  # what the name adds to `Rules.found`
+
+
 cdef struct Rules:
     const uint8_t* topic
     int64_t topic_size
@@ -514,6 +536,7 @@ cdef struct Rules:
     const int64_t* name_sizes
     int64_t name_count
     uint64_t found  # bit n is set if a record has a property with the n-th name
+    KnownName known[KNOWN_NAMES]  # the names of the record before, in their order
 
 
 cdef inline bint has_lost_sector(const uint8_t* p, int64_t size) noexcept nogil:
@@ -558,15 +581,46 @@ cdef inline bint next_property(const uint8_t** at, const uint8_t* end, Slice* na
     return False
 
 
-cdef inline void note_names(const uint8_t* p, int64_t size, Rules* rules) noexcept nogil:
-    """Notes in `rules.found` which of the names in `rules` occur among the properties."""
-    cdef const uint8_t* end = p + size
-    cdef Slice name, value
+cdef inline uint64_t number_bit(const Slice* name, const Rules* rules) noexcept nogil:
+    """Returns the bits of those names in `rules` that are equal to `name`."""
+    cdef uint64_t found = 0
     cdef int64_t number
-    while next_property(&p, end, &name, &value):
-        for number in range(rules.name_count):
-            if rules.name_sizes[number] == name.size and memcmp(name.data, rules.names[number], <size_t>name.size) == 0:
-                rules.found |= (<uint64_t>1) << number
+    for number in range(rules.name_count):
+        if rules.name_sizes[number] == name.size and memcmp(name.data, rules.names[number], <size_t>name.size) == 0:
+            found |= (<uint64_t>1) << number
+    return found
+
+
+cdef inline void note_names(const uint8_t* p, int64_t size, Rules* rules) noexcept nogil:
+    """Notes in `rules.found` which of the names in `rules` occur among the properties.
+
+    The records of a frame usually have the same names in the same order.  Therefore each name is first compared with
+    that of the record before, so that only the end of its value has to be searched.
+    """
+    cdef const uint8_t* end = p + size
+    cdef const uint8_t* value_at
+    cdef const uint8_t* stop
+    cdef KnownName* known
+    cdef Slice name, value
+    cdef int64_t number = 0
+    while p < end:
+        known = &rules.known[number % KNOWN_NAMES]
+        number += 1
+        # `known` has neither a NAME_END nor a PROPERTY_END, so `next_property` would find the same name.
+        if known.size and end - p > known.size + 1 and p[known.size] == NAME_END:
+            if memcmp(p, known.data, <size_t>known.size) == 0:
+                value_at = p + known.size + 1
+                stop = <const uint8_t*>memchr(value_at, PROPERTY_END, <size_t>(end - value_at))
+                if stop != value_at:  # a piece without a value is not a property
+                    rules.found |= known.found
+                if stop == NULL:
+                    return
+                p = stop + 1
+                continue
+        if not next_property(&p, end, &name, &value):
+            return
+        known.data, known.size, known.found = name.data, name.size, number_bit(&name, rules)
+        rules.found |= known.found
 
 
 cdef int64_t check_all(
@@ -638,6 +692,8 @@ def check(
     rules.name_sizes = lengths
     rules.name_count = len(names)
     rules.found = 0
+    for number in range(KNOWN_NAMES):
+        rules.known[number].size = 0
     table = np.empty((8, count), np.int64)
     cdef Queues queues
     queues.count = queues.last = 0
@@ -655,6 +711,56 @@ def check(
 
 
 # --- columns ----------------------------------------------------------------------------------------------------------
+
+
+cdef bint field_all(
+    const uint8_t* data, int64_t end, const int64_t* starts, int64_t count, int64_t at, int32_t* four, int64_t* eight
+) noexcept nogil:
+    """Fills `eight`, or `four` if `eight` is NULL.  Returns False for a record that `field` leaves to Python."""
+    cdef int64_t row
+    cdef const uint8_t* p
+    for row in range(count):
+        if starts[row] < 0 or starts[row] > end - FIXED_SIZE:
+            return False
+        p = data + starts[row]
+        if be32(p + 36) & (BORN_HOST_V6 | STORE_HOST_V6):
+            return False
+        if eight != NULL:
+            eight[row] = <int64_t>be64(p + at)
+        else:
+            four[row] = <int32_t>be32(p + at)
+    return True
+
+
+def field(data, starts, int64_t at, int64_t size):
+    """Returns one field of the records that begin at `starts`: the integer of 4 or 8 bytes at byte `at` of each record.
+
+    Returns None if the fields before a body are not inside `data`, and if a record has an IPv6 host, because its fields
+    lie at other places.
+    """
+    import numpy as np
+
+    cdef Buffer source = Buffer(data, 1), begins = Buffer(starts, 8), target
+    cdef const uint8_t* first = <const uint8_t*>source.data
+    cdef const int64_t* begin = <const int64_t*>begins.data
+    cdef int64_t count = begins.count, end = source.count
+    cdef int32_t* four = NULL
+    cdef int64_t* eight = NULL
+    cdef bint fits
+    if size != 4 and size != 8 or at < 0 or at > FIXED_SIZE - size:
+        raise ValueError(f"no field of {size} bytes is at byte {at}")
+    column = np.empty(count, np.int64 if size == 8 else np.int32)
+    target = Buffer(column, size, True)
+    if size == 8:
+        eight = <int64_t*>target.data
+    else:
+        four = <int32_t*>target.data
+    if count > MANY:
+        with nogil:
+            fits = field_all(first, end, begin, count, at, four, eight)
+    else:
+        fits = field_all(first, end, begin, count, at, four, eight)
+    return column if fits else None
 
 
 cdef bint copy_all(const Slice* slices, int64_t count, uint8_t* p) noexcept nogil:

@@ -19,7 +19,7 @@ from rocketsim_proto.records.compression import CompressionError, decompress
 from rocketsim_proto.records.encoding import encode, slice_crcs
 from rocketsim_proto.records.framing import check_sizes, walk_sizes
 from rocketsim_proto.records.java_hash import java_hash
-from rocketsim_proto.records.layout import HOST_FLAGS, layout_of
+from rocketsim_proto.records.layout import FIELDS, HOST_FLAGS, layout_of
 from rocketsim_proto.records.properties import Matrix, Properties
 from rocketsim_proto.records.property_columns import encode_property_columns
 from rocketsim_proto.records.record import MESSAGE_MAGIC, MESSAGE_MAGIC_V2, MIN_SIZE, SYS_FLAG_COMPRESSED, RecordError
@@ -116,6 +116,12 @@ class Records:
         return parts
 
     def _field(self, name: str, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+        if kernels.compiled is not None:
+            form, at = FIELDS[name]
+            column = kernels.compiled.field(self.data, np.ascontiguousarray(self.starts), at, form.itemsize)
+            if column is not None:
+                same_size = column.itemsize == np.dtype(dtype).itemsize
+                return column.view(dtype) if same_size else column.astype(dtype)
         if len(self._heads) == 1:
             return self._heads[0][1][name].astype(dtype)
         column = np.empty(len(self), dtype)

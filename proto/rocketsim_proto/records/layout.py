@@ -40,6 +40,9 @@ def layout_of(host_flags: int) -> np.dtype[Any]:
     return layout(born_v6=bool(host_flags & SYS_FLAG_BORN_HOST_V6), store_v6=bool(host_flags & SYS_FLAG_STORE_HOST_V6))
 
 
+# The type and place of each field before the body, in a record with IPv4 hosts.
+FIELDS = {name: (form, at) for name, (form, at, *_) in (layout_of(0).fields or {}).items()}
+
 # The first fields of a record, which identify the record and its place.
 _HEAD_FIELDS = ("size", "magic", "body_crc", "queue_id", "flag", "queue_offset", "commit_log_offset")
 HEAD = np.dtype([(name, layout_of(0)[name]) for name in _HEAD_FIELDS])

@@ -108,9 +108,14 @@ class Record:
         return self.properties.get(PROPERTY_UNIQ_KEY) or offset_message_id(self.store_host, self.commit_log_offset)
 
 
+def checksum(data: bytes | bytearray | memoryview) -> int:
+    """Returns the checksum of all bytes, as `zlib.crc32` does, several times as fast."""
+    return isal_zlib.crc32(data) if kernels.compiled is None else kernels.compiled.crc32(data)
+
+
 def body_crc(body: bytes | bytearray | memoryview) -> int:
     """Returns the checksum of a body: CRC-32 without its top bit, as in RocketMQ."""
-    return isal_zlib.crc32(body) & 0x7FFFFFFF
+    return checksum(body) & 0x7FFFFFFF
 
 
 def property_fault(name: str, value: str) -> str:

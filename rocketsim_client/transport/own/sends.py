@@ -3,9 +3,9 @@
 import time
 
 import grpc
-from isal import isal_zlib
 from rocketsim_proto import broker_pb2 as pb
 from rocketsim_proto import bytes_field
+from rocketsim_proto.records.record import checksum
 
 from rocketsim_client.addresses import local_ipv4
 from rocketsim_client.transport import record_frame
@@ -38,7 +38,7 @@ class GrpcSends:
         others = pb.SendRequest(
             topic=outgoing.topic,
             count=len(outgoing),
-            crc32=isal_zlib.crc32(records),
+            crc32=checksum(records),
             producer_group=call.group,
             epoch=call.epoch,
             broker_name=call.broker_name,

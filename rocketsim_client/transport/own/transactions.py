@@ -2,10 +2,9 @@
 
 from collections.abc import Generator, Sequence
 
-from isal import isal_zlib
 from rocketsim_proto import transactions_pb2 as pb
 from rocketsim_proto.records.columnar import Records
-from rocketsim_proto.records.record import RecordError
+from rocketsim_proto.records.record import RecordError, checksum
 from rocketsim_proto.transactions_pb2_grpc import TransactionsStub
 
 from rocketsim_client.addresses import local_ipv4
@@ -33,7 +32,7 @@ class GrpcTransactions:
         request = pb.PrepareRequest(
             topic=outgoing.topic,
             record=bytes(records),
-            crc32=isal_zlib.crc32(records),
+            crc32=checksum(records),
             producer_group=call.group,
             epoch=call.epoch,
             broker_name=call.broker_name,
