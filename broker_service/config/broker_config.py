@@ -44,7 +44,10 @@ class BrokerConfig(SharedKeys):
     """The configuration of one broker process."""
 
     # --- identity --------------------------------------------------------------------------------------------------
-    broker_cluster_name: str = key("DefaultCluster", "the name of the cluster, which appears only in lists")
+    broker_cluster_name: str = key(
+        "DefaultCluster",
+        "the name of the cluster, the same on master and slave; lists, metrics and policies for `Cluster:` use it",
+    )
     broker_name: str = key(REQUIRED, "the name that a master shares with its slaves, and with no other broker")
     broker_id: int = key(0, "0 for the master of its `brokerName`, 1 or more for a slave", low=0, high=INT32_MAX)
     broker_role: BrokerRole = key(
@@ -271,11 +274,12 @@ class BrokerConfig(SharedKeys):
         4 << 20, "own: most record bytes in one frame of a ranged pull", low=1024, high=FRAME_BYTES
     )
     pull_range_stream_enable: bool = key(
-        True, "own: clients on this machine may read ranges and send over a Unix socket instead of gRPC"
+        True,
+        "own: clients may read ranges and send, and slaves follow, over a Unix socket or pullRangeStreamPort",
     )
     pull_range_stream_port: int = key(
         0,
-        "own: clients on other machines may read ranges and send over this TCP port instead of gRPC; 0: none",
+        "own: clients on other machines may read ranges and send, and slaves follow, over this TCP port; 0: none",
         low=0,
         high=65_535,
     )

@@ -91,6 +91,7 @@ class BrokerNode:
             channels=channels,
             tasks=self.tasks,
             masters_work=MastersWork(self.broker, self.schedule, self.consumption, self.tasks),
+            range_streams=wire.range_streams,
             remoting_address=self._remoting_address(remoting),
         )
         self.replication_master, self.registration = replication.master, replication.registration

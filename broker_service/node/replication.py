@@ -30,6 +30,7 @@ from broker_service.runtime.machine import Machine
 from broker_service.runtime.server import Service
 from broker_service.runtime.tasks import OwnedTasks
 from broker_service.store.cuts import diverged_directory
+from broker_service.wire.own.range_streams import RangeStreams
 from broker_service.wire.v2.endpoint import Endpoint
 
 
@@ -46,6 +47,7 @@ class Replication:
         channels: Channels,
         tasks: OwnedTasks,
         masters_work: MastersWork,
+        range_streams: RangeStreams,
         remoting_address: str = "",
     ) -> None:
         config, store, broker = storage.config, storage.store, core.broker
@@ -71,6 +73,8 @@ class Replication:
             settings=SlaveSettings(
                 housekeeping_s=config.ha_housekeeping_interval / 1000,
                 metadata_interval_s=config.sync_metadata_interval / 1000,
+                plain_sockets=config.pull_range_stream_enable,
+                tcp_sockets=machine.network.certificates is None,
             ),
             open_channel=channels.open,
             chance=machine.chance,
@@ -96,7 +100,9 @@ class Replication:
             ),
             streams=core.slave_streams,
             chance=machine.chance,
+            sockets=range_streams,
         )
+        range_streams.take_slave = self.master.take
         self.registration = Registration(
             broker, self.membership, channels.open, period_s=config.register_name_server_period / 1000
         )

@@ -39,6 +39,7 @@ async def stop(node: "BrokerNode") -> None:
     if not await node.acknowledgements.slaves_caught_up(CATCH_UP_S):
         logger.warning("this broker stops before every slave has all of its log: %s", node.acknowledgements)
     node.replication_master.disconnect("this broker is stopping")
+    await node.replication_master.close_sockets()
     await stopping
     await node.tasks.cancel()
     await node.v2_port.close(0)  # the port is closed again, since a task may have opened it after the first `close`

@@ -12,9 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from isal import isal_zlib
 from rocketsim_proto import replication_pb2 as pb
-from rocketsim_proto.records.record import RecordError
+from rocketsim_proto.records.record import RecordError, checksum
 from rocketsim_proto.versions import REPLICATION, too_new
 
 from broker_service.errors import StaleEpoch
@@ -117,7 +116,7 @@ class Follower:
             raise StaleEpoch(f"log bytes of epoch {frame.epoch}; this broker is in epoch {self._epochs.epochs.last}")
         if frame.epoch > self._epochs.epochs.last:
             raise ProtocolViolation(f"log bytes of epoch {frame.epoch}, which was not announced")
-        if isal_zlib.crc32(data) != frame.crc32:
+        if checksum(data) != frame.crc32:
             raise ProtocolViolation(f"log bytes from {expected} have a wrong CRC")
         if data:
             try:
@@ -138,7 +137,7 @@ class Follower:
             epoch=self._epochs.epochs.last,
             commit_log_offset=self._refill_offset,
             data=data,
-            crc32=isal_zlib.crc32(data),
+            crc32=checksum(data),
             master_end_offset=self._log.end_offset,
         )
         self._refill_offset += len(data)

@@ -3,13 +3,18 @@
 import asyncio
 import logging
 import random
-from collections.abc import AsyncIterator
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from math import inf
-from typing import Any
+from typing import Any, Protocol
 
 import grpc
+from rocketsim_proto import range_stream
 from rocketsim_proto import replication_pb2 as pb
+from rocketsim_proto.broker_pb2 import StreamOffer
 from rocketsim_proto.metadata_pb2 import Metadata
+from rocketsim_proto.range_stream import Kind
 from rocketsim_proto.replication_pb2_grpc import ReplicationServicer
 from rocketsim_proto.reserved import MASTER_ID
 
@@ -19,10 +24,12 @@ from broker_service.replication.epoch_file import EpochFile
 from broker_service.replication.epochs import ID_BITS, NO_EPOCH
 from broker_service.replication.flusher import Flusher
 from broker_service.replication.handshake import Identity, epoch_messages
+from broker_service.replication.master_frame import MasterFrame
 from broker_service.replication.promise import Promise
 from broker_service.replication.protocols import MasterBroker, ReplicatedLog
 from broker_service.replication.refusals import PeerSilent, ProtocolViolation, Replaced, status_of
 from broker_service.replication.slave_streams import SlaveStreams
+from broker_service.replication.socket_streams import SlaveSocket
 from broker_service.replication.transfer import State, Transfer, TransferSettings
 from broker_service.runtime import cold_reads
 from broker_service.runtime.rpc_errors import refusal_of
@@ -30,8 +37,18 @@ from broker_service.runtime.rpc_errors import refusal_of
 logger = logging.getLogger(__name__)
 
 LAST_WRITE_S = 2.0  # how long closing a stream waits for the write that is in progress
+CLOSE_S = 2 * LAST_WRITE_S  # how long a stream over a plain socket may take to end: its last write, and the refusal
+MAX_SOCKETS = 64  # the most slaves that are served over plain sockets; more than any cluster has
 
 Context = grpc.aio.ServicerContext
+Write = Callable[[MasterFrame], Awaitable[None]]
+
+
+class SlaveSockets(Protocol):
+    """The plain sockets at which slaves may connect to this broker."""
+
+    def offer_to_slave(self) -> StreamOffer | None:
+        """Returns where slaves may connect; None if nowhere, so that their streams stay on gRPC."""
 
 
 class ReplicationMaster(ReplicationServicer):
@@ -49,8 +66,11 @@ class ReplicationMaster(ReplicationServicer):
         settings: TransferSettings | None = None,
         streams: "SlaveStreams[_SlaveStream] | None" = None,
         chance: random.Random | None = None,
+        sockets: SlaveSockets | None = None,
     ) -> None:
         self._chance = chance or random.Random()
+        self.sockets = sockets
+        self._socket_streams: set[asyncio.Task[None]] = set()
         self.log = log
         self.epochs = epochs
         self.identity = identity
@@ -90,13 +110,54 @@ class ReplicationMaster(ReplicationServicer):
         for stream in self.streams:
             stream.close(ServiceNotAvailable(reason))
 
+    async def close_sockets(self) -> None:
+        """Waits until the streams over plain sockets, which `disconnect` ends, have closed their sockets.  A stream
+        that began after `disconnect` is cancelled.
+        """
+        if self._socket_streams:
+            await asyncio.wait(self._socket_streams, timeout=CLOSE_S)
+        for task in self._socket_streams:
+            task.cancel()
+        await asyncio.gather(*self._socket_streams, return_exceptions=True)
+
     def __str__(self) -> str:
         return str(self.acks)
 
     # --- the service ----------------------------------------------------------------------------------------------
 
     async def Replicate(self, requests: AsyncIterator[pb.SlaveMessage], context: Context[Any, Any]) -> None:
-        stream = _SlaveStream(self, requests, context)
+        offer = self.sockets.offer_to_slave() if self.sockets is not None else None
+        refusal = await self._serve(requests, context.write, offer)
+        if refusal is not None:
+            await context.abort(status_of(refusal), str(refusal))
+
+    def take(self, connection: socket.socket) -> None:
+        """Serves a slave that has connected to a plain socket, and closes the connection when its stream ends."""
+        if len(self._socket_streams) >= MAX_SOCKETS:
+            with connection, suppress(OSError):
+                connection.send(range_stream.answer(Kind.NO_ROOM))
+            return
+        task = asyncio.create_task(self._serve_socket(SlaveSocket(connection)), name="slave-stream")
+        self._socket_streams.add(task)
+        task.add_done_callback(self._socket_streams.discard)
+
+    async def _serve_socket(self, slave: SlaveSocket) -> None:
+        try:
+            if (refusal := await self._serve(slave, slave.write)) is not None:
+                await slave.refuse(refusal)
+        except Exception:
+            logger.exception("the stream of a slave over a plain socket has failed")
+        finally:
+            slave.close()
+
+    async def _serve(
+        self, requests: AsyncIterator[pb.SlaveMessage], write: Write, offer: StreamOffer | None = None
+    ) -> RocketSimError | None:
+        """Serves a slave until its stream ends.  Returns the refusal that ends it, or None if the slave has left.
+
+        `offer` has the plain sockets at which the slave may begin its stream again.
+        """
+        stream = _SlaveStream(self, requests, write, offer)
         self.streams.add(stream)
         refusal = None
         try:
@@ -104,18 +165,20 @@ class ReplicationMaster(ReplicationServicer):
         except (RocketSimError, OSError) as error:  # an OSError comes from this broker's own disk
             refusal = refusal_of(error)
         except asyncio.CancelledError:
-            logger.warning("%s lost", stream.transfer.name)
+            if not stream.has_offered:
+                logger.warning("%s lost", stream.transfer.name)
             raise
         finally:
             self.streams.remove(stream)
             stream.transfer.leave()
         if refusal is None:
-            logger.info("%s left", stream.transfer.name)
-            return
+            if not stream.has_offered:
+                logger.info("%s left", stream.transfer.name)
+            return None
         logger.warning("stream of %s closed: %s", stream.transfer.name, refusal)
         if isinstance(refusal, StaleEpoch) and stream.newer_epoch > self.epochs.epochs.last:
             self.broker.fenced(stream.newer_epoch, stream.transfer.name)
-        await context.abort(status_of(refusal), str(refusal))
+        return refusal
 
     async def GetMember(self, request: pb.GetMemberRequest, context: Context[Any, Any]) -> pb.GetMemberResponse:
         await self._check_caller(request, context)
@@ -168,7 +231,11 @@ class _SlaveStream:
     """One connection of a slave: tasks that receive, send and watch for silence, around a Transfer."""
 
     def __init__(
-        self, master: ReplicationMaster, requests: AsyncIterator[pb.SlaveMessage], context: Context[Any, Any]
+        self,
+        master: ReplicationMaster,
+        requests: AsyncIterator[pb.SlaveMessage],
+        write: Write,
+        offer: StreamOffer | None,
     ) -> None:
         self.transfer = Transfer(
             master.log,
@@ -186,7 +253,9 @@ class _SlaveStream:
         self.slave_id: int | None = None
         self._master = master
         self._requests = requests
-        self._context = context
+        self._write = write
+        self._offer = offer
+        self.has_offered = False  # True: the slave leaves this stream for a plain socket
         self._stopped = False
         self._closing = asyncio.Event()
         self._close_reason: RocketSimError = ServiceNotAvailable("closed")
@@ -231,6 +300,12 @@ class _SlaveStream:
             raise ProtocolViolation(f"the first message is {message.WhichOneof('kind')}, not a handshake")
         if not self._master.broker.is_master():
             raise ServiceNotAvailable("this broker is not a master")
+        if message.handshake.accepts_stream and self._offer is not None:
+            offered = pb.MasterMessage(stream=self._offer)
+            offered.stream.address = self._master.identity.address
+            self.has_offered = True
+            await self._write(MasterFrame(offered))  # allowed here, since `_send` writes nothing before `_greet`
+            return
         self.slave_id = message.handshake.broker_id
         # An older stream of this slave is closed if it holds the `greeting` lock, or would get the lock before this
         # stream.
@@ -301,13 +376,13 @@ class _SlaveStream:
         return message
 
     async def _send(self) -> None:
-        """Sends all messages of this stream; no other code writes to it."""
+        """Sends all messages of this stream but an offer of a plain socket; no other code writes to it."""
         while not self._stopped:
             if self.transfer.wants_snapshot:
                 self.transfer.give_snapshot(self._master.broker.metadata())
             message = await cold_reads.read(self._master.log, lambda: self.transfer.next_message(_now()))
             if message is not None:
-                await self._context.write(message)
+                await self._write(message)
             else:
                 await self._sleep(self.transfer.next_call())
 

@@ -2,8 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Container, Iterable, Iterator, Mapping, MutableMapping
+from contextlib import aclosing, suppress
 from itertools import count
 from typing import Any
 
@@ -19,14 +19,22 @@ from broker_service.replication.refusals import Mismatch, ProtocolViolation
 from broker_service.replication.rocketmq_follower import LogBounds
 
 SEQUENCE = 1  # marks a whole snapshot; RocketMQ does not number its changes
+ANSWER_WITHIN_S = 4.0  # longest wait for the next answer; a whole round of questions has a limit of its own
+IN_FLIGHT = 32  # most requests for which a connection waits at once
+
+Floor = tuple[str, int, int]  # topic, queue id, next offset
 
 
 class RocketMQLost(RocketSimError):
     """The master cannot be reached, is too slow, or has refused a request."""
 
 
+class RocketMQRefused(RocketMQLost):
+    """The master has answered a request with an error."""
+
+
 class RocketMQMaster:
-    """A connection for one round of questions, which are asked one after the other."""
+    """A connection for one round of questions, which one caller asks."""
 
     def __init__(
         self, address: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, user: Credentials | None
@@ -52,25 +60,31 @@ class RocketMQMaster:
         except (KeyError, TypeError, ValueError) as error:
             raise ProtocolViolation(f"{self._address} does not say where its log begins and ends: {error}") from error
 
-    async def floors(self) -> list[tuple[str, int, int]]:
+    async def floors(self, known: MutableMapping[str, list[Floor]]) -> list[Floor]:
         """Returns (topic, queue id, next offset) of queues whose messages have all expired.
 
-        A slave needs these next offsets, because the log that it copies does not show them.
+        A slave needs these next offsets, because the log that it copies does not show them.  `known` has the result for
+        each topic whose bounds earlier rounds have found.  This method adds each answer to `known` when it comes, so
+        that a round that fails or takes too long loses nothing.  A topic is left out only if the master says that it
+        does not exist.  All other errors end the round, since a queue without its floor would begin at offset 0.
         """
-        found = []
-        for topic in _table(await self._ask(RequestCode.GET_ALL_TOPIC_CONFIG), "topicConfigTable"):
-            try:
-                body = await self._ask(RequestCode.GET_TOPIC_STATS_INFO, {"topic": topic})
-            except RocketMQLost:
-                continue  # The topic was deleted meanwhile, or this broker does not have it.
-            try:
-                for queue, bounds in _table(body, "offsetTable").items():
-                    end = int(bounds["maxOffset"])
-                    if end > 0 and end == int(bounds["minOffset"]):
-                        found.append((topic, int(dict(queue)["queueId"]), end))
-            except (TypeError, ValueError, KeyError) as error:
-                raise ProtocolViolation(f"{self._address} sends impossible bounds of topic {topic}: {error}") from error
-        return found
+        topics = list(_table(await self._ask(RequestCode.GET_ALL_TOPIC_CONFIG), "topicConfigTable"))
+        code = RequestCode.GET_TOPIC_STATS_INFO
+        each = ({"topic": topic} for topic in topics if topic not in known)
+        async with aclosing(self._ask_each(code, each)) as answers:
+            async for asked, header, body in answers:
+                topic = asked["topic"]
+                if header.code == ResponseCode.TOPIC_NOT_EXIST:
+                    known[topic] = []  # The topic was deleted meanwhile, or this broker does not have it.
+                    continue
+                if header.code != ResponseCode.SUCCESS:
+                    raise self._refused(code, header, f" for topic {topic}")
+                try:
+                    known[topic] = list(_expired(topic, _table(body, "offsetTable")))
+                except (TypeError, ValueError, KeyError) as error:
+                    what = f"sends impossible bounds of topic {topic}: {error}"
+                    raise ProtocolViolation(f"{self._address} {what}") from error
+        return [floor for topic in topics for floor in known[topic]]
 
     async def metadata(self) -> tuple[metadata_pb2.Metadata, LogBounds]:
         """Returns a snapshot of the metadata, and the log's bounds after the snapshot was made.
@@ -83,7 +97,7 @@ class RocketMQMaster:
         offsets = _table(await self._ask(RequestCode.GET_ALL_CONSUMER_OFFSET), "offsetTable")
         try:
             delays = _table(await self._ask(RequestCode.GET_ALL_DELAY_OFFSET), "offsetTable")
-        except RocketMQLost:
+        except RocketMQRefused:
             delays = {}  # A master that has never written its file of delay offsets answers with an error.
         groups = _object(await self._ask(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG))
         bounds = await self.bounds()
@@ -94,26 +108,60 @@ class RocketMQMaster:
 
     async def _ask(self, code: RequestCode, fields: Mapping[str, str] | None = None) -> bytes:
         """Sends a request and returns the body of the answer.  Raises RocketMQLost."""
-        given = dict(fields or {})
+        answer, body = await self._next_answer(code, {self._write(code, fields or {})})
+        if answer.code != ResponseCode.SUCCESS:
+            raise self._refused(code, answer)
+        return body
+
+    async def _ask_each(
+        self, code: RequestCode, each: Iterable[Mapping[str, str]]
+    ) -> AsyncGenerator[tuple[Mapping[str, str], Header, bytes], None]:
+        """Sends a request for each of these fields, and yields fields, header and body of each answer when it comes.
+        Raises RocketMQLost.
+        """
+        rest = iter(each)
+        waiting: dict[int, Mapping[str, str]] = {}  # opaque -> the fields of a request that is not answered yet
+        while True:
+            while len(waiting) < IN_FLIGHT and (fields := next(rest, None)) is not None:
+                waiting[self._write(code, fields)] = fields
+            if not waiting:
+                return
+            answer, body = await self._next_answer(code, waiting)
+            yield waiting.pop(answer.opaque), answer, body
+
+    def _write(self, code: RequestCode, fields: Mapping[str, str]) -> int:
+        """Writes a request, and returns its opaque number."""
+        given = dict(fields)
         if self._user is not None:
             given = acl.signed(given, b"", self._user.access_key, self._user.secret_key)
         header = Header(int(code), next(self._opaque), fields=given)
+        self._writer.write(frame.encode(header))
+        return header.opaque
+
+    async def _next_answer(self, code: RequestCode, waiting: Container[int]) -> tuple[Header, bytes]:
+        """Returns the next answer to one of the requests with these opaque numbers.  Raises RocketMQLost."""
         try:
-            self._writer.write(frame.encode(header))
-            await self._writer.drain()
-            while True:
-                form, header_bytes, body_bytes = frame.lengths(await self._reader.readexactly(frame.HEAD.size))
-                answer = frame.decode_header(form, await self._reader.readexactly(header_bytes))
-                body = await self._reader.readexactly(body_bytes)
-                if answer.is_answer and answer.opaque == header.opaque:
-                    break  # Other frames are requests of the server itself, which are ignored.
+            async with asyncio.timeout(ANSWER_WITHIN_S):
+                await self._writer.drain()
+                while True:
+                    form, header_bytes, body_bytes = frame.lengths(await self._reader.readexactly(frame.HEAD.size))
+                    answer = frame.decode_header(form, await self._reader.readexactly(header_bytes))
+                    body = await self._reader.readexactly(body_bytes)
+                    if answer.is_answer and answer.opaque in waiting:
+                        return answer, body
+                    # Other frames are requests of the server itself, which are ignored.
+        except TimeoutError as error:
+            what = f"does not answer request {code.name} within {ANSWER_WITHIN_S:g} s"
+            raise RocketMQLost(f"{self._address} {what}") from error
         except (OSError, EOFError) as error:
             raise RocketMQLost(f"{self._address} does not answer request {code.name}: {error}") from error
         except frame.FrameError as error:
             raise ProtocolViolation(f"{self._address}: {error}") from error
-        if answer.code != ResponseCode.SUCCESS:
-            raise RocketMQLost(f"{self._address} refuses request {code.name} with code {answer.code}: {answer.remark}")
-        return body
+
+    def _refused(self, code: RequestCode, answer: Header, what: str = "") -> RocketMQRefused:
+        return RocketMQRefused(
+            f"{self._address} refuses request {code.name}{what} with code {answer.code}: {answer.remark}"
+        )
 
 
 def host_and_port(address: str) -> tuple[str, int]:
@@ -187,6 +235,14 @@ def _table(body: bytes, name: str) -> dict[Any, Any]:
     if not isinstance(found, dict):
         raise ProtocolViolation(f"the body of an answer has no {name}: {body[:60]!r}")
     return found
+
+
+def _expired(topic: str, table: Mapping[Any, Any]) -> Iterator[Floor]:
+    """Yields the queues of a topic whose messages have all expired."""
+    for queue, bounds in table.items():
+        end = int(bounds["maxOffset"])
+        if end > 0 and end == int(bounds["minOffset"]):
+            yield topic, int(dict(queue)["queueId"]), end
 
 
 def _version(table: Any) -> metadata_pb2.DataVersion:

@@ -16,6 +16,7 @@ from broker_service.replication.protocols import SlaveBroker
 from broker_service.replication.refusals import ProtocolViolation
 from broker_service.replication.rocketmq_follower import LogBounds, RocketMQFollower, check_bounds, start_of
 from broker_service.replication.rocketmq_master import (
+    Floor,
     RocketMQLost,
     RocketMQMaster,
     check_config,
@@ -50,6 +51,9 @@ class RocketMQSlave(ReplicationSlave):
         self._user = user
         self._generation = broker.generation
         self._offsets_seen: dict[_Place, int] = {}
+        # What `RocketMQMaster.floors` has found so far, by topic, for the log that begins at `_floors_at`.
+        self._floors: dict[str, list[Floor]] = {}
+        self._floors_at: tuple[str, int] | None = None  # the master's address, and where its log begins
 
     async def _follow_once(self, master_address: str) -> NoReturn:
         async with self._asking(master_address) as master:
@@ -60,7 +64,7 @@ class RocketMQSlave(ReplicationSlave):
             if start.begins_at is not None and start.begins_at % self._file_size:
                 raise ProtocolViolation(f"a log cannot begin at {start.begins_at}, inside a log file")
             if start.begins_at is not None and (start.begins_at or self._log.end_offset):
-                self._log.start_over(start.begins_at, await master.floors())
+                self._log.start_over(start.begins_at, await self._all_floors(master, master_address, bounds))
         host, _ = host_and_port(master_address)
         ha_address = f"[{host}]:{config['haListenPort']}" if ":" in host else f"{host}:{config['haListenPort']}"
         self._broker.follows_master_that_waits(
@@ -80,6 +84,18 @@ class RocketMQSlave(ReplicationSlave):
         finally:
             writer.transport.abort()
         raise AssertionError("the stream has ended without an exception")
+
+    async def _all_floors(self, master: RocketMQMaster, address: str, bounds: LogBounds) -> list[Floor]:
+        """Returns the floors of all queues.  A round that does not come to its end leaves its results to the next one.
+
+        While the master's log begins at the same offset, a queue that had messages still has them, and a queue without
+        messages goes on at its floor, so that earlier results stay right.
+        """
+        if self._floors_at != (address, bounds.min_offset):
+            self._floors, self._floors_at = {}, (address, bounds.min_offset)
+        floors = await master.floors(self._floors)
+        self._floors, self._floors_at = {}, None
+        return floors
 
     @asynccontextmanager
     async def _asking(self, address: str) -> AsyncIterator[RocketMQMaster]:
@@ -138,6 +154,7 @@ class _HaStream:
         broker: SlaveBroker,
         settings: SlaveSettings,
     ) -> None:
+        self.uses_socket = False  # no master has offered a socket
         self._address = address
         self._reader = reader
         self._writer = writer

@@ -9,11 +9,12 @@ from typing import Any, NoReturn, Protocol
 
 import grpc
 from rocketsim_proto import replication_pb2 as pb
+from rocketsim_proto.broker_pb2 import StreamOffer
 from rocketsim_proto.metadata_pb2 import Metadata
 from rocketsim_proto.replication_pb2_grpc import ReplicationStub
 
 from broker_service.errors import DiskFull, RocketSimError, ServiceNotAvailable
-from broker_service.replication import master_frame
+from broker_service.replication import master_frame, socket_streams
 from broker_service.replication.catch_up import Cut
 from broker_service.replication.epoch_file import EpochFile
 from broker_service.replication.flusher import Flusher
@@ -23,10 +24,12 @@ from broker_service.replication.metadata_parts import parts
 from broker_service.replication.protocols import ReplicatedLog, SlaveBroker
 from broker_service.replication.refusals import ProtocolViolation
 from broker_service.replication.stream_tasks import end_in_silence, run_together
-from broker_service.runtime.peer_call import TRIED_AGAIN, PeerLost, ask, read_stream, write_stream
+from broker_service.runtime.peer_call import TRIED_AGAIN, PeerLost, ask, read_ahead, write_stream
 from broker_service.runtime.server import OpenChannel
 
 logger = logging.getLogger(__name__)
+
+LARGE_BYTES = 256 << 10  # of a message with log bytes: reading ahead costs more than it saves if messages are smaller
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +45,8 @@ class SlaveSettings:
     keepalive_s: float = 6.0
     keepalive_timeout_s: float = 4.0
     message_max_bytes: int = 64 << 20  # a metadata snapshot is the largest message
+    plain_sockets: bool = True  # pullRangeStreamEnable
+    tcp_sockets: bool = True  # False: with TLS between the brokers, only a Unix socket may take its place
 
 
 class Stream(Protocol):
@@ -49,6 +54,9 @@ class Stream(Protocol):
 
     @property
     def is_accepted(self) -> bool: ...
+
+    @property
+    def uses_socket(self) -> bool: ...
 
     @property
     def master_min_offset(self) -> int | None: ...
@@ -83,6 +91,8 @@ class ReplicationSlave:
         self._chance = chance or random.Random()
         self._stream: Stream | None = None
         self._notified = asyncio.Event()
+        # False after a stream over a plain socket has ended before the master accepted it
+        self._may_use_socket = True
         # 0 until the master sends its minimum; with 0 this slave deletes no log file
         self._master_min_offset: int | None = 0
 
@@ -103,6 +113,7 @@ class ReplicationSlave:
             except (RocketSimError, OSError) as error:  # an OSError comes from this broker's own disk
                 reason = str(error)
             stream, self._stream = self._stream, None
+            self._may_use_socket = stream is None or stream.is_accepted or not stream.uses_socket
             if stream is not None and stream.is_accepted:
                 retry_s, trouble = self._settings.retry_first_s, ""
                 await stream.show_unacknowledged()
@@ -154,7 +165,8 @@ class ReplicationSlave:
             self._stream = stream = _MasterStream(
                 master_address, master_frame.stub(channel), follower, self._flusher, self._broker, self._settings
             )
-            await stream.run(self._metadata_request)
+            accepts_socket = self._settings.plain_sockets and self._may_use_socket
+            await stream.run(self._metadata_request, accepts_socket)
         raise AssertionError("the stream has ended without an exception")
 
     def _metadata_request(self) -> pb.GetMetadataRequest:
@@ -183,6 +195,14 @@ class _LoggedCuts:
         self._broker.log_cut(cut)
 
 
+class _Offered(Exception):
+    """The master has offered a plain socket, and ends this stream."""
+
+    def __init__(self, offer: StreamOffer) -> None:
+        super().__init__("the master offers a plain socket")
+        self.offer = offer
+
+
 class _MasterStream:
     """One connection to a master: tasks that receive, send, poll metadata and watch for silence, around a Follower."""
 
@@ -196,6 +216,7 @@ class _MasterStream:
         settings: SlaveSettings,
     ) -> None:
         self.is_accepted = False
+        self.uses_socket = False
         self._address = address
         self._stub = stub
         self._follower = follower
@@ -221,14 +242,36 @@ class _MasterStream:
         self._hand_back_due = True
         self._notified.set()
 
-    async def run(self, metadata_request: Any) -> None:
+    async def run(self, metadata_request: Any, accepts_socket: bool) -> None:
         """Runs until a task fails, and raises its error.
+
+        If the slave accepts a plain socket and the master offers one, the stream moves there before anything is
+        received.  If the slave cannot connect to it, or knows the master by another address than the master's own, the
+        stream stays on gRPC.
+        """
+        try:
+            await self._run(self._stub.Replicate(), metadata_request, accepts_socket)
+        except _Offered as offered:
+            offer = offered.offer
+        is_direct = offer.address == self._address  # else a proxy between the brokers would be evaded
+        tcp = self._settings.tcp_sockets
+        call = await socket_streams.connect(self._address, offer, tcp=tcp) if is_direct else None
+        self.uses_socket = call is not None
+        await self._run(call or self._stub.Replicate(), metadata_request, False)
+
+    async def _run(self, call: Any, metadata_request: Any, accepts_socket: bool) -> None:
+        """Runs one call, and raises the error of the task that fails.
 
         If several tasks have failed, the receiver's error is raised, since it has the master's reason.
         """
-        call = self._stub.Replicate()
+        self._heard_at = _now()
         silence = end_in_silence(lambda: self._heard_at, self._settings.housekeeping_s)
-        work = (self._receive(call), self._send(call), silence, self._poll_metadata(metadata_request))
+        work = (
+            self._receive(call, accepts_socket),
+            self._send(call, accepts_socket),
+            silence,
+            self._poll_metadata(metadata_request),
+        )
         try:
             await run_together(*work)
         finally:
@@ -247,8 +290,8 @@ class _MasterStream:
             return  # The master requires a flush, and flushing has failed for good.
         self._broker.replicated(end_offset)
 
-    async def _receive(self, call: Any) -> NoReturn:
-        async for message, data in read_stream(call):
+    async def _receive(self, call: Any, accepts_socket: bool) -> NoReturn:
+        async for message, data in read_ahead(call, lambda frame: len(frame.data) >= LARGE_BYTES):
             self._heard_at = _now()
             match message.WhichOneof("kind"):
                 case "handshake":
@@ -258,8 +301,10 @@ class _MasterStream:
                     self._ack_due = True
                 case "metadata":
                     self._on_metadata(message.metadata)
+                case "stream" if accepts_socket:
+                    raise _Offered(message.stream)
                 case kind:
-                    raise ProtocolViolation(f"the master sends a message of the unknown kind {kind}")
+                    raise ProtocolViolation(f"the master sends a message of the unexpected kind {kind}")
             self._notified.set()
         raise PeerLost("it ended the stream")
 
@@ -301,16 +346,19 @@ class _MasterStream:
     def _on_handshake(self, reply: pb.HandshakeReply) -> None:
         self._follower.welcome(reply)
         if not self.is_accepted:
-            logger.info("following %s: %s", self._address, self._follower)
+            over = "a plain socket" if self.uses_socket else "gRPC"
+            logger.info("following %s over %s: %s", self._address, over, self._follower)
             self._broker.follows_master_that_waits(for_slave=reply.sync_master, for_flush=reply.sync_flush)
             self._hand_back_due = True
         self.is_accepted = True
         self._welcomed.set()
         self._ack_due = True
 
-    async def _send(self, call: Any) -> NoReturn:
+    async def _send(self, call: Any, accepts_socket: bool) -> NoReturn:
         """Sends all messages of this stream; no other code writes to it."""
-        await write_stream(call, pb.SlaveMessage(handshake=self._follower.handshake()))
+        handshake = self._follower.handshake()
+        handshake.accepts_stream = accepts_socket
+        await write_stream(call, pb.SlaveMessage(handshake=handshake))
         await self._welcomed.wait()
         while (refill := self._follower.next_refill(self._settings.refill_frame_bytes)) is not None:
             await write_stream(call, pb.SlaveMessage(refill=refill))

@@ -13,10 +13,9 @@ from enum import Enum
 from math import inf
 from typing import Protocol
 
-from isal import isal_zlib
 from rocketsim_proto import replication_pb2 as pb
 from rocketsim_proto.metadata_pb2 import Metadata, QueueFloor
-from rocketsim_proto.records.record import RecordError
+from rocketsim_proto.records.record import RecordError, checksum
 from rocketsim_proto.versions import REPLICATION
 
 from broker_service.errors import StaleEpoch
@@ -44,8 +43,8 @@ class TransferSettings:
     # because an ack covers whole records only.
     in_flight_bytes: int = 32 << 20
     # With ASYNC_MASTER no put waits for the slave, so a message smaller than gather_bytes is held back until gather_s
-    # after the previous message.  A message with one small record costs as much as a message with dozens.
-    gather_bytes: int = 4096
+    # after the previous message.  A message and its ack cost both brokers as much as copying thousands of records.
+    gather_bytes: int = 256 << 10
     gather_s: float = 0.010
     heartbeat_s: float = 5.0  # haSendHeartbeatInterval
     housekeeping_s: float = 20.0  # haHousekeepingInterval
@@ -157,7 +156,7 @@ class Transfer:
         end = expected + len(data)
         if frame.epoch != self._epochs.epochs.last or end > self._refill_until:
             raise ProtocolViolation(f"{self.name}: refill of epoch {frame.epoch} up to {end}, which was not asked for")
-        if isal_zlib.crc32(data) != frame.crc32:
+        if checksum(data) != frame.crc32:
             raise ProtocolViolation(f"{self.name}: refill from {expected} has a wrong CRC")
         try:
             stored = self._log.append_replicated(expected, data)
@@ -236,7 +235,8 @@ class Transfer:
             return inf
         if not (pending := self._pending()):
             return self._sent_at + self._settings.heartbeat_s
-        if self._sync_master or pending >= self._settings.gather_bytes:
+        # A full message is never held back, however small haTransferBatchSize is.
+        if self._sync_master or pending >= min(self._settings.gather_bytes, self._settings.frame_bytes):
             return -inf
         return self._sent_at + self._settings.gather_s
 
@@ -312,7 +312,7 @@ class Transfer:
         log = message.log  # filled in place, since a separate LogData would be copied into the message
         log.epoch = self._epoch_sent
         log.commit_log_offset = self.sent_offset
-        log.crc32 = isal_zlib.crc32(data)
+        log.crc32 = checksum(data)
         log.confirm_offset = self._acks.confirm_offset
         log.master_end_offset = self._log.end_offset
         log.master_min_offset = self._log.min_offset

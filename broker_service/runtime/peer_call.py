@@ -5,7 +5,7 @@ call that has ended, and by None for an answer that it cannot decode.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar
 
 import grpc
@@ -45,6 +45,27 @@ async def read_stream(stream: Any) -> AsyncIterator[Any]:
             yield _decoded(message)
     except grpc.aio.AioRpcError as error:
         raise _lost(error) from error
+
+
+async def read_ahead(stream: Any, is_large: Callable[[Any], bool]) -> AsyncGenerator[Any, None]:
+    """Yields messages as `read_stream` does.  Asks for the next message before it yields a large one, because gRPC
+    receives a message that is larger than its window only after somebody has asked for it.  The message then arrives
+    while the caller works on the one before it.
+    """
+    ahead: asyncio.Task[Any] | None = None
+    try:
+        while (received := await (ahead or stream.read())) is not grpc.aio.EOF:
+            message, ahead = _decoded(received), None
+            if is_large(message):
+                ahead = asyncio.create_task(stream.read())
+                await asyncio.sleep(0)  # lets the task begin
+            yield message
+    except grpc.aio.AioRpcError as error:
+        raise _lost(error) from error
+    finally:
+        if ahead is not None:
+            ahead.cancel()
+            await asyncio.gather(ahead, return_exceptions=True)
 
 
 async def write_stream(stream: Any, message: Any) -> None:

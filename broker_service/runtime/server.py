@@ -110,7 +110,7 @@ class Network:
         if sys.platform == "linux":
             sockets.append(_listening(_bound(socket.AF_UNIX, f"\0{unix_name}")))
         if port and self.certificates is not None:
-            logger.warning("pullRangeStreamPort=%d is not opened: with TLS ranges go over gRPC", port)
+            logger.warning("pullRangeStreamPort=%d is not opened: with TLS ranges, frames and slaves use gRPC", port)
         elif port:
             try:
                 sockets.append(_listening(_bound_tcp(bind_address, port)))

@@ -221,19 +221,21 @@ class PullFrame(_message.Message):
     def __init__(self, records: _Optional[bytes] = ..., sizes: _Optional[bytes] = ..., segments: _Optional[_Iterable[_Union[PullFrame.Segment, _Mapping]]] = ..., suggest_which_broker_id: _Optional[int] = ..., broker_id: _Optional[int] = ..., epoch: _Optional[int] = ..., stream: _Optional[_Union[StreamOffer, _Mapping]] = ...) -> None: ...
 
 class StreamOffer(_message.Message):
-    __slots__ = ("instance", "unix_name", "port", "max_send_bytes")
+    __slots__ = ("instance", "unix_name", "port", "max_send_bytes", "address")
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     UNIX_NAME_FIELD_NUMBER: _ClassVar[int]
     PORT_FIELD_NUMBER: _ClassVar[int]
     MAX_SEND_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
     instance: bytes
     unix_name: str
     port: int
     max_send_bytes: int
-    def __init__(self, instance: _Optional[bytes] = ..., unix_name: _Optional[str] = ..., port: _Optional[int] = ..., max_send_bytes: _Optional[int] = ...) -> None: ...
+    address: str
+    def __init__(self, instance: _Optional[bytes] = ..., unix_name: _Optional[str] = ..., port: _Optional[int] = ..., max_send_bytes: _Optional[int] = ..., address: _Optional[str] = ...) -> None: ...
 
 class StreamRequest(_message.Message):
-    __slots__ = ("version", "instance", "credentials", "timeout_ms", "pull", "send", "records_bytes")
+    __slots__ = ("version", "instance", "credentials", "timeout_ms", "pull", "send", "records_bytes", "replication")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     CREDENTIALS_FIELD_NUMBER: _ClassVar[int]
@@ -241,6 +243,7 @@ class StreamRequest(_message.Message):
     PULL_FIELD_NUMBER: _ClassVar[int]
     SEND_FIELD_NUMBER: _ClassVar[int]
     RECORDS_BYTES_FIELD_NUMBER: _ClassVar[int]
+    REPLICATION_FIELD_NUMBER: _ClassVar[int]
     version: int
     instance: bytes
     credentials: bytes
@@ -248,7 +251,8 @@ class StreamRequest(_message.Message):
     pull: PullRangeRequest
     send: SendRequest
     records_bytes: int
-    def __init__(self, version: _Optional[int] = ..., instance: _Optional[bytes] = ..., credentials: _Optional[bytes] = ..., timeout_ms: _Optional[int] = ..., pull: _Optional[_Union[PullRangeRequest, _Mapping]] = ..., send: _Optional[_Union[SendRequest, _Mapping]] = ..., records_bytes: _Optional[int] = ...) -> None: ...
+    replication: bool
+    def __init__(self, version: _Optional[int] = ..., instance: _Optional[bytes] = ..., credentials: _Optional[bytes] = ..., timeout_ms: _Optional[int] = ..., pull: _Optional[_Union[PullRangeRequest, _Mapping]] = ..., send: _Optional[_Union[SendRequest, _Mapping]] = ..., records_bytes: _Optional[int] = ..., replication: _Optional[bool] = ...) -> None: ...
 
 class StreamRefusal(_message.Message):
     __slots__ = ("status", "code", "details")

@@ -1,4 +1,4 @@
-"""The protocol of PullRange and Send over a plain socket instead of gRPC.  Pure.
+"""The protocol of PullRange, Send and Replicate over a plain socket instead of gRPC.  Pure.
 
 gRPC copies each megabyte several times between the socket and its caller.  Over a plain socket, bytes are read directly
 to the place where they are used.  A broker offers its sockets to clients that accept them (`PullFrame.stream`,
@@ -16,6 +16,15 @@ Numbers are little-endian.  Requests and answers mean the same as in the gRPC ca
 - NOT_HERE: the broker has done nothing, and the client must use gRPC for this call and later ones.
 - NO_ROOM: the broker has done nothing, and the client must use gRPC for this call.
 
+A slave uses the same sockets for its Replicate call (`StreamRequest.replication`).  Both sides then send the messages
+of the call, in the same order as over gRPC.  The log bytes of a message follow it as its records:
+
+    slave   | magic 4 | length 4 | StreamRequest |
+    slave   | length 4 | SlaveMessage |                                                   once or more
+    master  | FRAME 1 | 0 0 0 | message length 4 | log bytes 8 | MasterMessage | log bytes |   once or more
+
+REFUSED ends the stream.  After NOT_HERE or NO_ROOM, the slave follows over gRPC until that stream ends.
+
 NOT_HERE and NO_ROOM may arrive before the client has written the whole request.  If a connection ends before END, SENT
 or REFUSED, the client does not know the outcome: it has only a part of the pulled ranges, or the broker may have stored
 the sent records.
@@ -31,6 +40,7 @@ VERSION = 1
 MAGIC = b"RSpr"
 REQUEST_HEAD = struct.Struct("<4sI")
 ANSWER_HEAD = struct.Struct("<B3xIQ")
+MESSAGE_HEAD = struct.Struct("<I")  # of a slave's message
 MAX_REQUEST_BYTES = 4 << 20  # gRPC's own limit by default; a call with a larger request uses gRPC
 MAX_MESSAGE_BYTES = FRAME_BYTES  # enough for the sizes and segments of a frame
 MAX_RECORDS_BYTES = MAX_RPC_BYTES

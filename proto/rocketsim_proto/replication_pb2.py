@@ -22,40 +22,41 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from rocketsim_proto import broker_pb2 as rocketsim__proto_dot_broker__pb2
 from rocketsim_proto import metadata_pb2 as rocketsim__proto_dot_metadata__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!rocketsim_proto/replication.proto\x12\trocketsim\x1a\x1erocketsim_proto/metadata.proto\"8\n\x05\x45poch\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12\x14\n\x0cstart_offset\x18\x02 \x01(\x03\x12\n\n\x02id\x18\x03 \x01(\x03\"\xa9\x02\n\tHandshake\x12\x14\n\x0c\x63luster_name\x18\x01 \x01(\t\x12\x13\n\x0b\x62roker_name\x18\x02 \x01(\t\x12\x11\n\tbroker_id\x18\x03 \x01(\x03\x12\x0f\n\x07\x61\x64\x64ress\x18\x04 \x01(\t\x12 \n\x06\x65pochs\x18\x05 \x03(\x0b\x32\x10.rocketsim.Epoch\x12\x12\n\nmin_offset\x18\x06 \x01(\x03\x12\x12\n\nend_offset\x18\x07 \x01(\x03\x12#\n\x1bmapped_file_size_commit_log\x18\x08 \x01(\x03\x12&\n\x1emapped_file_size_consume_queue\x18\t \x01(\x03\x12\x11\n\ttail_size\x18\n \x01(\r\x12\x12\n\ntail_crc32\x18\x0b \x01(\x07\x12\x0f\n\x07version\x18\x14 \x01(\x05\"\xa4\x02\n\x0eHandshakeReply\x12 \n\x06\x65pochs\x18\x01 \x03(\x0b\x32\x10.rocketsim.Epoch\x12\x12\n\nmin_offset\x18\x02 \x01(\x03\x12\x12\n\nend_offset\x18\x03 \x01(\x03\x12\x15\n\rresume_offset\x18\x04 \x01(\x03\x12\x0e\n\x06refill\x18\x05 \x01(\x08\x12\x13\n\x0brefill_from\x18\x06 \x01(\x03\x12\x12\n\nsync_flush\x18\x07 \x01(\x08\x12\x13\n\x0bsync_master\x18\x08 \x01(\x08\x12\x11\n\ttail_size\x18\t \x01(\r\x12\x12\n\ntail_crc32\x18\n \x01(\x07\x12+\n\x0cqueue_floors\x18\x0b \x03(\x0b\x32\x15.rocketsim.QueueFloor\x12\x0f\n\x07version\x18\x14 \x01(\x05\"\xb9\x01\n\x07LogData\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12\x19\n\x11\x63ommit_log_offset\x18\x02 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\x12\r\n\x05\x63rc32\x18\x04 \x01(\x07\x12\x16\n\x0e\x63onfirm_offset\x18\x05 \x01(\x03\x12\x19\n\x11master_end_offset\x18\x06 \x01(\x03\x12\x1e\n\x11master_min_offset\x18\x07 \x01(\x03H\x00\x88\x01\x01\x42\x14\n\x12_master_min_offset\"C\n\x03\x41\x63k\x12\x12\n\nack_offset\x18\x01 \x01(\x03\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\x19\n\x11metadata_sequence\x18\x03 \x01(\x03\"\xae\x01\n\x0cSlaveMessage\x12)\n\thandshake\x18\x01 \x01(\x0b\x32\x14.rocketsim.HandshakeH\x00\x12\x1d\n\x03\x61\x63k\x18\x02 \x01(\x0b\x32\x0e.rocketsim.AckH\x00\x12$\n\x06refill\x18\x03 \x01(\x0b\x32\x12.rocketsim.LogDataH\x00\x12&\n\x07offsets\x18\x04 \x01(\x0b\x32\x13.rocketsim.MetadataH\x00\x42\x06\n\x04kind\"\x93\x01\n\rMasterMessage\x12.\n\thandshake\x18\x01 \x01(\x0b\x32\x19.rocketsim.HandshakeReplyH\x00\x12!\n\x03log\x18\x02 \x01(\x0b\x32\x12.rocketsim.LogDataH\x00\x12\'\n\x08metadata\x18\x03 \x01(\x0b\x32\x13.rocketsim.MetadataH\x00\x42\x06\n\x04kind\"K\n\x12GetMetadataRequest\x12\x13\n\x0b\x62roker_name\x18\x01 \x01(\t\x12\x11\n\tbroker_id\x18\x02 \x01(\x03\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\"Z\n\x10GetMemberRequest\x12\x13\n\x0b\x62roker_name\x18\x01 \x01(\t\x12\x11\n\tbroker_id\x18\x02 \x01(\x03\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12\x0f\n\x07\x61\x64\x64ress\x18\x04 \x01(\t\"\xc1\x01\n\x11GetMemberResponse\x12\x11\n\tbroker_id\x18\x01 \x01(\x03\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\x12\n\nend_offset\x18\x03 \x01(\x03\x12 \n\x06\x65pochs\x18\x04 \x03(\x0b\x32\x10.rocketsim.Epoch\x12\x12\n\nmin_offset\x18\x05 \x01(\x03\x12\x0f\n\x07\x66ollows\x18\x06 \x01(\t\x12\x16\n\x0epromised_epoch\x18\x07 \x01(\x03\x12\x17\n\x0f\x63\x61ndidate_epoch\x18\x08 \x01(\x03\"]\n\x13PromiseEpochRequest\x12\x13\n\x0b\x62roker_name\x18\x01 \x01(\t\x12\x11\n\tbroker_id\x18\x02 \x01(\x03\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12\x0f\n\x07\x61\x64\x64ress\x18\x04 \x01(\t\"U\n\x14PromiseEpochResponse\x12\x0f\n\x07refusal\x18\x01 \x01(\t\x12,\n\x06member\x18\x02 \x01(\x0b\x32\x1c.rocketsim.GetMemberResponse2\xad\x02\n\x0bReplication\x12\x42\n\tReplicate\x12\x17.rocketsim.SlaveMessage\x1a\x18.rocketsim.MasterMessage(\x01\x30\x01\x12\x41\n\x0bGetMetadata\x12\x1d.rocketsim.GetMetadataRequest\x1a\x13.rocketsim.Metadata\x12\x46\n\tGetMember\x12\x1b.rocketsim.GetMemberRequest\x1a\x1c.rocketsim.GetMemberResponse\x12O\n\x0cPromiseEpoch\x12\x1e.rocketsim.PromiseEpochRequest\x1a\x1f.rocketsim.PromiseEpochResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!rocketsim_proto/replication.proto\x12\trocketsim\x1a\x1crocketsim_proto/broker.proto\x1a\x1erocketsim_proto/metadata.proto\"8\n\x05\x45poch\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12\x14\n\x0cstart_offset\x18\x02 \x01(\x03\x12\n\n\x02id\x18\x03 \x01(\x03\"\xc1\x02\n\tHandshake\x12\x14\n\x0c\x63luster_name\x18\x01 \x01(\t\x12\x13\n\x0b\x62roker_name\x18\x02 \x01(\t\x12\x11\n\tbroker_id\x18\x03 \x01(\x03\x12\x0f\n\x07\x61\x64\x64ress\x18\x04 \x01(\t\x12 \n\x06\x65pochs\x18\x05 \x03(\x0b\x32\x10.rocketsim.Epoch\x12\x12\n\nmin_offset\x18\x06 \x01(\x03\x12\x12\n\nend_offset\x18\x07 \x01(\x03\x12#\n\x1bmapped_file_size_commit_log\x18\x08 \x01(\x03\x12&\n\x1emapped_file_size_consume_queue\x18\t \x01(\x03\x12\x11\n\ttail_size\x18\n \x01(\r\x12\x12\n\ntail_crc32\x18\x0b \x01(\x07\x12\x16\n\x0e\x61\x63\x63\x65pts_stream\x18\x0c \x01(\x08\x12\x0f\n\x07version\x18\x14 \x01(\x05\"\xa4\x02\n\x0eHandshakeReply\x12 \n\x06\x65pochs\x18\x01 \x03(\x0b\x32\x10.rocketsim.Epoch\x12\x12\n\nmin_offset\x18\x02 \x01(\x03\x12\x12\n\nend_offset\x18\x03 \x01(\x03\x12\x15\n\rresume_offset\x18\x04 \x01(\x03\x12\x0e\n\x06refill\x18\x05 \x01(\x08\x12\x13\n\x0brefill_from\x18\x06 \x01(\x03\x12\x12\n\nsync_flush\x18\x07 \x01(\x08\x12\x13\n\x0bsync_master\x18\x08 \x01(\x08\x12\x11\n\ttail_size\x18\t \x01(\r\x12\x12\n\ntail_crc32\x18\n \x01(\x07\x12+\n\x0cqueue_floors\x18\x0b \x03(\x0b\x32\x15.rocketsim.QueueFloor\x12\x0f\n\x07version\x18\x14 \x01(\x05\"\xb9\x01\n\x07LogData\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12\x19\n\x11\x63ommit_log_offset\x18\x02 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\x12\r\n\x05\x63rc32\x18\x04 \x01(\x07\x12\x16\n\x0e\x63onfirm_offset\x18\x05 \x01(\x03\x12\x19\n\x11master_end_offset\x18\x06 \x01(\x03\x12\x1e\n\x11master_min_offset\x18\x07 \x01(\x03H\x00\x88\x01\x01\x42\x14\n\x12_master_min_offset\"C\n\x03\x41\x63k\x12\x12\n\nack_offset\x18\x01 \x01(\x03\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\x19\n\x11metadata_sequence\x18\x03 \x01(\x03\"\xae\x01\n\x0cSlaveMessage\x12)\n\thandshake\x18\x01 \x01(\x0b\x32\x14.rocketsim.HandshakeH\x00\x12\x1d\n\x03\x61\x63k\x18\x02 \x01(\x0b\x32\x0e.rocketsim.AckH\x00\x12$\n\x06refill\x18\x03 \x01(\x0b\x32\x12.rocketsim.LogDataH\x00\x12&\n\x07offsets\x18\x04 \x01(\x0b\x32\x13.rocketsim.MetadataH\x00\x42\x06\n\x04kind\"\xbd\x01\n\rMasterMessage\x12.\n\thandshake\x18\x01 \x01(\x0b\x32\x19.rocketsim.HandshakeReplyH\x00\x12!\n\x03log\x18\x02 \x01(\x0b\x32\x12.rocketsim.LogDataH\x00\x12\'\n\x08metadata\x18\x03 \x01(\x0b\x32\x13.rocketsim.MetadataH\x00\x12(\n\x06stream\x18\x04 \x01(\x0b\x32\x16.rocketsim.StreamOfferH\x00\x42\x06\n\x04kind\"K\n\x12GetMetadataRequest\x12\x13\n\x0b\x62roker_name\x18\x01 \x01(\t\x12\x11\n\tbroker_id\x18\x02 \x01(\x03\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\"Z\n\x10GetMemberRequest\x12\x13\n\x0b\x62roker_name\x18\x01 \x01(\t\x12\x11\n\tbroker_id\x18\x02 \x01(\x03\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12\x0f\n\x07\x61\x64\x64ress\x18\x04 \x01(\t\"\xc1\x01\n\x11GetMemberResponse\x12\x11\n\tbroker_id\x18\x01 \x01(\x03\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\x12\n\nend_offset\x18\x03 \x01(\x03\x12 \n\x06\x65pochs\x18\x04 \x03(\x0b\x32\x10.rocketsim.Epoch\x12\x12\n\nmin_offset\x18\x05 \x01(\x03\x12\x0f\n\x07\x66ollows\x18\x06 \x01(\t\x12\x16\n\x0epromised_epoch\x18\x07 \x01(\x03\x12\x17\n\x0f\x63\x61ndidate_epoch\x18\x08 \x01(\x03\"]\n\x13PromiseEpochRequest\x12\x13\n\x0b\x62roker_name\x18\x01 \x01(\t\x12\x11\n\tbroker_id\x18\x02 \x01(\x03\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12\x0f\n\x07\x61\x64\x64ress\x18\x04 \x01(\t\"U\n\x14PromiseEpochResponse\x12\x0f\n\x07refusal\x18\x01 \x01(\t\x12,\n\x06member\x18\x02 \x01(\x0b\x32\x1c.rocketsim.GetMemberResponse2\xad\x02\n\x0bReplication\x12\x42\n\tReplicate\x12\x17.rocketsim.SlaveMessage\x1a\x18.rocketsim.MasterMessage(\x01\x30\x01\x12\x41\n\x0bGetMetadata\x12\x1d.rocketsim.GetMetadataRequest\x1a\x13.rocketsim.Metadata\x12\x46\n\tGetMember\x12\x1b.rocketsim.GetMemberRequest\x1a\x1c.rocketsim.GetMemberResponse\x12O\n\x0cPromiseEpoch\x12\x1e.rocketsim.PromiseEpochRequest\x1a\x1f.rocketsim.PromiseEpochResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'rocketsim_proto.replication_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_EPOCH']._serialized_start=80
-  _globals['_EPOCH']._serialized_end=136
-  _globals['_HANDSHAKE']._serialized_start=139
-  _globals['_HANDSHAKE']._serialized_end=436
-  _globals['_HANDSHAKEREPLY']._serialized_start=439
-  _globals['_HANDSHAKEREPLY']._serialized_end=731
-  _globals['_LOGDATA']._serialized_start=734
-  _globals['_LOGDATA']._serialized_end=919
-  _globals['_ACK']._serialized_start=921
-  _globals['_ACK']._serialized_end=988
-  _globals['_SLAVEMESSAGE']._serialized_start=991
-  _globals['_SLAVEMESSAGE']._serialized_end=1165
-  _globals['_MASTERMESSAGE']._serialized_start=1168
-  _globals['_MASTERMESSAGE']._serialized_end=1315
-  _globals['_GETMETADATAREQUEST']._serialized_start=1317
-  _globals['_GETMETADATAREQUEST']._serialized_end=1392
-  _globals['_GETMEMBERREQUEST']._serialized_start=1394
-  _globals['_GETMEMBERREQUEST']._serialized_end=1484
-  _globals['_GETMEMBERRESPONSE']._serialized_start=1487
-  _globals['_GETMEMBERRESPONSE']._serialized_end=1680
-  _globals['_PROMISEEPOCHREQUEST']._serialized_start=1682
-  _globals['_PROMISEEPOCHREQUEST']._serialized_end=1775
-  _globals['_PROMISEEPOCHRESPONSE']._serialized_start=1777
-  _globals['_PROMISEEPOCHRESPONSE']._serialized_end=1862
-  _globals['_REPLICATION']._serialized_start=1865
-  _globals['_REPLICATION']._serialized_end=2166
+  _globals['_EPOCH']._serialized_start=110
+  _globals['_EPOCH']._serialized_end=166
+  _globals['_HANDSHAKE']._serialized_start=169
+  _globals['_HANDSHAKE']._serialized_end=490
+  _globals['_HANDSHAKEREPLY']._serialized_start=493
+  _globals['_HANDSHAKEREPLY']._serialized_end=785
+  _globals['_LOGDATA']._serialized_start=788
+  _globals['_LOGDATA']._serialized_end=973
+  _globals['_ACK']._serialized_start=975
+  _globals['_ACK']._serialized_end=1042
+  _globals['_SLAVEMESSAGE']._serialized_start=1045
+  _globals['_SLAVEMESSAGE']._serialized_end=1219
+  _globals['_MASTERMESSAGE']._serialized_start=1222
+  _globals['_MASTERMESSAGE']._serialized_end=1411
+  _globals['_GETMETADATAREQUEST']._serialized_start=1413
+  _globals['_GETMETADATAREQUEST']._serialized_end=1488
+  _globals['_GETMEMBERREQUEST']._serialized_start=1490
+  _globals['_GETMEMBERREQUEST']._serialized_end=1580
+  _globals['_GETMEMBERRESPONSE']._serialized_start=1583
+  _globals['_GETMEMBERRESPONSE']._serialized_end=1776
+  _globals['_PROMISEEPOCHREQUEST']._serialized_start=1778
+  _globals['_PROMISEEPOCHREQUEST']._serialized_end=1871
+  _globals['_PROMISEEPOCHRESPONSE']._serialized_start=1873
+  _globals['_PROMISEEPOCHRESPONSE']._serialized_end=1958
+  _globals['_REPLICATION']._serialized_start=1961
+  _globals['_REPLICATION']._serialized_end=2262
 # @@protoc_insertion_point(module_scope)

@@ -1,3 +1,4 @@
+from rocketsim_proto import broker_pb2 as _broker_pb2
 from rocketsim_proto import metadata_pb2 as _metadata_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
@@ -18,7 +19,7 @@ class Epoch(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., start_offset: _Optional[int] = ..., id: _Optional[int] = ...) -> None: ...
 
 class Handshake(_message.Message):
-    __slots__ = ("cluster_name", "broker_name", "broker_id", "address", "epochs", "min_offset", "end_offset", "mapped_file_size_commit_log", "mapped_file_size_consume_queue", "tail_size", "tail_crc32", "version")
+    __slots__ = ("cluster_name", "broker_name", "broker_id", "address", "epochs", "min_offset", "end_offset", "mapped_file_size_commit_log", "mapped_file_size_consume_queue", "tail_size", "tail_crc32", "accepts_stream", "version")
     CLUSTER_NAME_FIELD_NUMBER: _ClassVar[int]
     BROKER_NAME_FIELD_NUMBER: _ClassVar[int]
     BROKER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -30,6 +31,7 @@ class Handshake(_message.Message):
     MAPPED_FILE_SIZE_CONSUME_QUEUE_FIELD_NUMBER: _ClassVar[int]
     TAIL_SIZE_FIELD_NUMBER: _ClassVar[int]
     TAIL_CRC32_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTS_STREAM_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     cluster_name: str
     broker_name: str
@@ -42,8 +44,9 @@ class Handshake(_message.Message):
     mapped_file_size_consume_queue: int
     tail_size: int
     tail_crc32: int
+    accepts_stream: bool
     version: int
-    def __init__(self, cluster_name: _Optional[str] = ..., broker_name: _Optional[str] = ..., broker_id: _Optional[int] = ..., address: _Optional[str] = ..., epochs: _Optional[_Iterable[_Union[Epoch, _Mapping]]] = ..., min_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., mapped_file_size_commit_log: _Optional[int] = ..., mapped_file_size_consume_queue: _Optional[int] = ..., tail_size: _Optional[int] = ..., tail_crc32: _Optional[int] = ..., version: _Optional[int] = ...) -> None: ...
+    def __init__(self, cluster_name: _Optional[str] = ..., broker_name: _Optional[str] = ..., broker_id: _Optional[int] = ..., address: _Optional[str] = ..., epochs: _Optional[_Iterable[_Union[Epoch, _Mapping]]] = ..., min_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., mapped_file_size_commit_log: _Optional[int] = ..., mapped_file_size_consume_queue: _Optional[int] = ..., tail_size: _Optional[int] = ..., tail_crc32: _Optional[int] = ..., accepts_stream: _Optional[bool] = ..., version: _Optional[int] = ...) -> None: ...
 
 class HandshakeReply(_message.Message):
     __slots__ = ("epochs", "min_offset", "end_offset", "resume_offset", "refill", "refill_from", "sync_flush", "sync_master", "tail_size", "tail_crc32", "queue_floors", "version")
@@ -114,14 +117,16 @@ class SlaveMessage(_message.Message):
     def __init__(self, handshake: _Optional[_Union[Handshake, _Mapping]] = ..., ack: _Optional[_Union[Ack, _Mapping]] = ..., refill: _Optional[_Union[LogData, _Mapping]] = ..., offsets: _Optional[_Union[_metadata_pb2.Metadata, _Mapping]] = ...) -> None: ...
 
 class MasterMessage(_message.Message):
-    __slots__ = ("handshake", "log", "metadata")
+    __slots__ = ("handshake", "log", "metadata", "stream")
     HANDSHAKE_FIELD_NUMBER: _ClassVar[int]
     LOG_FIELD_NUMBER: _ClassVar[int]
     METADATA_FIELD_NUMBER: _ClassVar[int]
+    STREAM_FIELD_NUMBER: _ClassVar[int]
     handshake: HandshakeReply
     log: LogData
     metadata: _metadata_pb2.Metadata
-    def __init__(self, handshake: _Optional[_Union[HandshakeReply, _Mapping]] = ..., log: _Optional[_Union[LogData, _Mapping]] = ..., metadata: _Optional[_Union[_metadata_pb2.Metadata, _Mapping]] = ...) -> None: ...
+    stream: _broker_pb2.StreamOffer
+    def __init__(self, handshake: _Optional[_Union[HandshakeReply, _Mapping]] = ..., log: _Optional[_Union[LogData, _Mapping]] = ..., metadata: _Optional[_Union[_metadata_pb2.Metadata, _Mapping]] = ..., stream: _Optional[_Union[_broker_pb2.StreamOffer, _Mapping]] = ...) -> None: ...
 
 class GetMetadataRequest(_message.Message):
     __slots__ = ("broker_name", "broker_id", "epoch")

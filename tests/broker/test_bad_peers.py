@@ -27,12 +27,11 @@ from broker_service.replication.follower import Follower
 from broker_service.replication.handshake import Identity
 from broker_service.replication.slave import SlaveSettings
 from testbed.polling import until
+from tests.support.asyncio_servers import stop_accepting
 from tests.support.brokers import name_server, put, running
 from tests.support.memory_log import MemoryLog, record
 
 GARBAGE = b"\x0f\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"  # no protobuf message
-# turns of the event loop until asyncio has called `connected` for the new connection
-TURNS_OF_AN_ACCEPTED_CONNECTION = 5
 SETTINGS_FRAME = b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"  # an empty HTTP/2 SETTINGS frame, which a server sends first
 
 
@@ -124,9 +123,7 @@ async def socket_peer(behaves: Socket) -> AsyncIterator[tuple[str, Calls]]:
     try:
         yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}", calls
     finally:
-        server.close()
-        for _ in range(TURNS_OF_AN_ACCEPTED_CONNECTION):
-            await asyncio.sleep(0)
+        await stop_accepting(server)
         for writer, task in connections:
             task.cancel()
             writer.close()

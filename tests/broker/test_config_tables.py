@@ -374,6 +374,15 @@ def test_names_and_system_topics_are_checked_before_anything_changes(tmp_path: P
         topics.remove("absent", 1, {})
 
 
+async def test_a_topic_for_the_brokers_own_records_needs_a_valid_name(tmp_path: Path) -> None:
+    topics = topics_in(tmp_path)
+    await topics.make_of_one_queue("%RETRY%g", 1)
+    for name in ("%RETRY%../x", "%DLQ%a/b", "x" * 300):
+        with pytest.raises(MessageIllegal):
+            await topics.make_of_one_queue(name, 1)
+    assert topics.entries.keys() == {"%RETRY%g"}
+
+
 def test_system_topics_are_there_and_enter_the_file_with_the_first_change(tmp_path: Path) -> None:
     topics = topics_in(tmp_path)
     topics.add_system_topics(8, 18)

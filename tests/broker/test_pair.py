@@ -4,6 +4,7 @@ master.
 
 import asyncio
 import itertools
+import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
@@ -83,6 +84,27 @@ async def test_a_put_to_a_synchronous_master_is_on_the_slave_when_it_returns(tmp
         assert slave.store.end_offset == master.store.end_offset
         await until(lambda: slave.store.queues.bounds("t", 0) == (0, 1), "shown")
         assert await bodies(slave) == await bodies(master) == [b"x"]
+
+
+@pytest.mark.parametrize(
+    ("masters", "slaves", "over"),
+    [
+        ({}, {}, "a plain socket"),
+        ({"pull_range_stream_enable": False}, {}, "gRPC"),
+        ({}, {"pull_range_stream_enable": False}, "gRPC"),
+    ],
+    ids=["by default", "switched off at the master", "switched off at the slave"],
+)
+async def test_a_slave_follows_over_a_plain_socket_unless_one_broker_has_none(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, masters: dict[str, Any], slaves: dict[str, Any], over: str
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with running(tmp_path / "m", broker_role=BrokerRole.SYNC_MASTER, **masters) as master:
+        async with running(tmp_path / "s", **SLAVE, **slaves, ha_master_address=master.address) as slave:
+            await until(slave.replication.slave.is_following, "the slave follows")
+            await put(master, "t", b"x")
+            await until(lambda: slave.store.end_offset == master.store.end_offset, "it has the record")
+    assert f"following {master.address} over {over}: " in caplog.text
 
 
 async def test_a_slave_has_heard_of_a_topic_before_it_has_its_first_records(
@@ -403,8 +425,9 @@ async def test_a_master_waits_for_a_name_server_and_then_says_what_it_is(tmp_pat
 
 async def test_a_clean_stop_unregisters(tmp_path: Path) -> None:
     async with name_server() as names:
-        async with running(tmp_path, namesrv_addr=names.address):
-            await until(lambda: names.table.members("broker-a"), "registered")
+        async with running(tmp_path, namesrv_addr=names.address) as broker:
+            await until(lambda: broker.registration.links[0].connected, "the broker has heard that it is registered")
+            assert names.table.members("broker-a")
         assert names.table.members("broker-a") == []
 
 

@@ -48,6 +48,7 @@ from broker_service.store.files import Files
 from broker_service.store.json_file import JsonFile
 from broker_service.store.open_files import OpenFiles
 from testbed.polling import PATIENCE_S, until
+from tests.support.access import allowed
 from tests.support.brokers import bodies_in, message, put, put_send, running, send_of, while_reading
 from tests.support.tcp_proxy import TcpProxy
 
@@ -822,12 +823,12 @@ async def _by_offset(node: BrokerNode, operations: Operations) -> bool:
 
 
 async def _by_offset_id(node: BrokerNode, operations: Operations) -> bool:
-    (found,) = await operations.message_by_id("", offset_message_id(node.broker.store_host, 0))
+    (found,) = await operations.message_by_id("", offset_message_id(node.broker.store_host, 0), allowed)
     return b"body" in found
 
 
 async def _by_unique_id(node: BrokerNode, operations: Operations) -> bool:
-    (found,) = await operations.message_by_id("t", "U")
+    (found,) = await operations.message_by_id("t", "U", allowed)
     return b"body" in found
 
 

@@ -459,14 +459,6 @@ async def test_what_the_disk_cannot_read_ends_its_stream_and_no_other(
         assert [kind for kind, _ in await answers(another)] == [Kind.FRAME, Kind.END]
 
 
-def test_what_follows_an_interrupted_write_is_the_rest_of_it() -> None:
-    parts = [memoryview(b"head"), memoryview(b""), memoryview(b"records"), memoryview(b"more")]
-    whole = b"".join(parts)
-    assert [range_streams.without_first(parts, sent) for sent in range(len(whole) + 1)] == [
-        whole[sent:] for sent in range(len(whole) + 1)
-    ]
-
-
 def test_an_answer_that_is_larger_than_allowed_is_seen_before_it_is_read() -> None:
     for size in ((range_stream.MAX_MESSAGE_BYTES + 1, 0), (0, range_stream.MAX_RECORDS_BYTES + 1)):
         with pytest.raises(range_stream.Illegal):

@@ -1,4 +1,4 @@
-"""A master and its slaves on real gRPC, with logs in memory."""
+"""A master and its slaves, with logs in memory.  Each test runs once on gRPC, and once on plain sockets."""
 
 import asyncio
 import errno
@@ -20,9 +20,15 @@ from broker_service.replication.metadata_parts import OFFSETS_A_MESSAGE
 from broker_service.replication.slave import SlaveSettings
 from broker_service.replication.transfer import TransferSettings
 from tests.support.memory_log import MemoryLog, record
-from tests.support.pair import Node, until
+from tests.support.pair import Node, hello, until
 
 QUICK = SlaveSettings(retry_first_s=0.01, retry_last_s=0.05, metadata_interval_s=0.02)
+
+
+@pytest.fixture(autouse=True, params=["gRPC", "a plain socket"])
+def wire(request, monkeypatch):
+    monkeypatch.setattr(Node, "plain_sockets", "unix" if request.param == "a plain socket" else "")
+    return request.param
 
 
 def in_step(master, *slaves):
@@ -39,6 +45,14 @@ async def test_a_new_slave_gets_the_whole_log_and_a_put_waits_for_it(tmp_path):
             assert slave.log.data == master.log.data
             assert slave.epochs.epochs == master.epochs.epochs
             assert master.broker.joined == [1]
+
+
+async def test_the_stream_is_on_the_wire_that_the_master_offers(tmp_path, wire, caplog):
+    caplog.set_level(logging.INFO)
+    master, slave = Node(MemoryLog(), tmp_path / "m", 0), Node(MemoryLog(), tmp_path / "s", 1)
+    async with master.serving(), slave.following(master):
+        await until(slave.slave.is_following)
+    assert f"over {wire}" in caplog.text
 
 
 async def test_a_new_slave_of_a_trimmed_master_starts_at_the_masters_minimum(tmp_path):
@@ -144,6 +158,7 @@ async def test_frames_split_records_anywhere(tmp_path):
     async with master.serving(), slave.following(master):
         master.put(*[b"0123456789" * 3] * 20)
         await until(in_step(master, slave))
+        await until(lambda: master.acks.tracker.is_slave_available(master.log.end_offset))
         assert await master.put_and_wait() is PutStatus.PUT_OK
 
 
@@ -427,19 +442,6 @@ async def ended(call):
 def numbers(node):
     """Returns the epochs without their ids, which are random."""
     return " ".join(str(Epoch(epoch.epoch, epoch.start_offset)) for epoch in node.epochs.epochs.epochs)
-
-
-def hello(master, *, epochs=(), **fields):
-    known = dict(
-        cluster_name="DefaultCluster",
-        broker_name="broker-a",
-        broker_id=1,
-        address="by-hand:1",
-        mapped_file_size_commit_log=1,
-        mapped_file_size_consume_queue=6_000_000,
-        epochs=[pb.Epoch(epoch=epoch, start_offset=start) for epoch, start in epochs],
-    )
-    return pb.SlaveMessage(handshake=pb.Handshake(**{**known, **fields}))
 
 
 def log_data(offset, data, *, epoch=1, crc32=None):

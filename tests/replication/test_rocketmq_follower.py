@@ -1,6 +1,7 @@
 """A slave of a RocketMQ master, which tests/support/rocketmq_master.py plays."""
 
 import asyncio
+import json
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,7 +12,8 @@ from typing import Any
 import pytest
 from rocketsim_proto.metadata_pb2 import ConsumerOffset
 from rocketsim_proto.remoting import acl
-from rocketsim_proto.remoting.codes import RequestCode
+from rocketsim_proto.remoting.codes import RequestCode, ResponseCode
+from rocketsim_proto.remoting.frame import Header
 
 from broker_service.errors import ConfigError, DiskFull, InvalidParameter
 from broker_service.modes import BrokerRole, HaMasterProtocol
@@ -20,13 +22,14 @@ from broker_service.replication import rocketmq_slave
 from broker_service.replication.ha_stream import HEAD, MAX_DATA_BYTES, HaFrame, HaFrames, joined
 from broker_service.replication.refusals import Mismatch, ProtocolViolation
 from broker_service.replication.rocketmq_follower import LogBounds, Start, start_of
-from broker_service.replication.rocketmq_master import check_config
+from broker_service.replication.rocketmq_master import Floor, RocketMQLost, check_config, open_master
 from broker_service.replication.rocketmq_slave import raise_generations
 from broker_service.replication.slave import SlaveSettings
 from rocketsim_client import Connection, PullConsumer
 from testbed.polling import until
 from tests.support.access import INNER, KEYS
 from tests.support.brokers import name_server, put, running, small_config
+from tests.support.remoting_peer import RemotingPeer, answer_to
 from tests.support.rocketmq_master import (
     ASKED,
     RECORDED_BODIES,
@@ -220,6 +223,98 @@ async def test_a_log_whose_first_files_have_expired_is_copied_from_its_first_byt
             first, end = node.store.queues.bounds("t", 0)
             assert 0 < first < end == 1500
             assert node.store.queues.bounds("t", 3) == (9, 9)  # all messages of this queue have expired
+
+
+class Bounds:
+    """A master with many topics, whose messages have all expired.  It ends all connections when it is asked about the
+    topics in `dies_at` for the first time.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.topics = [f"t{number}" for number in range(count)]
+        self.dies_at: set[str] = set()
+        self.refused: dict[str, int] = {}
+        self.asked: list[str] = []
+        self.peer: RemotingPeer | None = None
+
+    def answer(self, request: Header, _body: bytes) -> bytes | None:
+        if request.code == RequestCode.GET_ALL_TOPIC_CONFIG:
+            table: dict[str, Any] = {name: {} for name in self.topics}
+            return answer_to(request, body=json.dumps({"topicConfigTable": table}).encode())
+        assert request.code == RequestCode.GET_TOPIC_STATS_INFO
+        topic = request.fields["topic"]
+        self.asked.append(topic)
+        if topic in self.dies_at:
+            self.dies_at.remove(topic)
+            assert self.peer is not None
+            self.peer.drop()
+            return None
+        if topic in self.refused:
+            return answer_to(request, self.refused[topic], "refused")
+        queue = json.dumps({"brokerName": "a", "queueId": 1, "topic": topic})
+        return answer_to(request, body=f'{{"offsetTable":{{{queue}:{{"maxOffset":9,"minOffset":9}}}}}}'.encode())
+
+
+async def floors_of(bounds: Bounds, known: dict[str, list[Floor]]) -> list[Floor]:
+    assert bounds.peer is not None
+    master = await open_master(bounds.peer.address, None)
+    try:
+        return await master.floors(known)
+    finally:
+        master.close()
+
+
+async def test_the_floors_that_a_round_has_found_before_it_failed_are_not_asked_again() -> None:
+    bounds, known = Bounds(3000), dict[str, list[Floor]]()
+    bounds.dies_at = {"t2000"}
+    with RemotingPeer(bounds.answer) as bounds.peer:
+        with pytest.raises(RocketMQLost, match="does not answer request GET_TOPIC_STATS_INFO"):
+            await floors_of(bounds, known)
+        first = {*known}
+        assert 1000 < len(first) < 3000
+        bounds.asked.clear()
+        assert await floors_of(bounds, known) == [(name, 1, 9) for name in bounds.topics]
+        assert {*bounds.asked} == {*bounds.topics} - first
+
+
+async def test_only_a_topic_that_the_master_does_not_know_has_no_floor() -> None:
+    bounds, known = Bounds(100), dict[str, list[Floor]]()
+    bounds.refused = {"t7": ResponseCode.TOPIC_NOT_EXIST, "t50": ResponseCode.SYSTEM_BUSY}
+    with RemotingPeer(bounds.answer) as bounds.peer:
+        with pytest.raises(RocketMQLost, match="for topic t50 with code 2"):
+            await floors_of(bounds, known)
+        del bounds.refused["t50"]
+        assert await floors_of(bounds, known) == [(name, 1, 9) for name in bounds.topics if name != "t7"]
+
+
+async def test_a_slave_begins_no_log_before_it_knows_where_each_queue_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = await log_of(tmp_path / "m", b"x" * 1000, records=1500)
+    async with scripted_master(log[1 << 20 :], min_offset=1 << 20) as (ha, state, address):
+        state.refused[RequestCode.GET_TOPIC_STATS_INFO] = ResponseCode.SYSTEM_BUSY
+        async with slave(tmp_path / "s", address) as node:
+            await until(lambda: "refuses request GET_TOPIC_STATS_INFO" in caplog.text, "the refusal is logged")
+            assert ha.connections == 0 and node.store.min_offset == node.store.end_offset == 0
+            state.refused.clear()
+            await has(node, ha)
+            assert node.store.queues.bounds("t", 3) == (9, 9)
+
+
+async def test_delay_offsets_that_nobody_has_answered_are_not_taken_for_none(tmp_path: Path) -> None:
+    async with scripted_master(b"") as (_, state, _unused):
+
+        def answer(request: Header, body: bytes) -> bytes | None:
+            if request.code == RequestCode.GET_ALL_DELAY_OFFSET:
+                peer.drop()
+                return None
+            return state.answer(request, body)
+
+        with RemotingPeer(answer) as peer:
+            master = await open_master(peer.address, None)
+            with pytest.raises(RocketMQLost, match="GET_ALL_DELAY_OFFSET"):
+                await master.metadata()
+            master.close()
 
 
 async def test_a_slave_with_keys_signs_each_request_to_its_master(tmp_path: Path) -> None:

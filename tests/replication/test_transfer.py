@@ -70,6 +70,26 @@ def test_many_bytes_leave_at_once(tmp_path):
     assert data_at(transfer, 100.0) == record(b"x" * 4092)
 
 
+def test_an_async_master_gathers_the_puts_of_ten_milliseconds_up_to_256_kib(tmp_path, monkeypatch):
+    monkeypatch.setattr(f"{__name__}.SETTINGS", TransferSettings())
+    log, transfer = joined(tmp_path, sync_master=False)
+    log.append(b"x" * (200 << 10))
+    assert transfer.next_call() == pytest.approx(100.010)
+    log.append(b"x" * (56 << 10))
+    assert transfer.next_call() == -inf
+
+
+def test_full_messages_leave_at_once_however_small_they_are(tmp_path, monkeypatch):
+    monkeypatch.setattr(f"{__name__}.SETTINGS", TransferSettings(frame_bytes=1000))
+    log, transfer = joined(tmp_path, sync_master=False)
+    log.append(b"x" * 2400)
+    sizes = []
+    while transfer.next_call() == -inf:
+        sizes.append(len(data_at(transfer, 100.0)))
+    assert sizes == [1000, 1000]
+    assert len(data_at(transfer, 100.010)) == log.end_offset - 2000
+
+
 def test_a_sync_master_gathers_nothing(tmp_path):
     log, transfer = joined(tmp_path, sync_master=True)
     log.append(b"one")

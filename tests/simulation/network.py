@@ -24,7 +24,7 @@ from tests.simulation.virtual_loop import Process, VirtualLoop, current_process
 WINDOW = 8  # messages of a stream that may be on their way before its writer waits
 SERVER_KEEPALIVE_S = 20.0
 CONNECT_TIMEOUT_S = 5.0
-END = object()
+END: Any = grpc.aio.EOF
 
 Corrupt = Callable[[str, bytes], bytes]
 
@@ -402,7 +402,7 @@ class ClientCall:
             self._done_writing = True
             self.connection.to_server.send(lambda: self.connection.to_server.put(END))
 
-    async def read(self) -> Any:
+    async def _next(self) -> Any:
         try:
             data = await self.connection.to_client.read(lambda: self.is_over)
         except asyncio.CancelledError:
@@ -431,9 +431,14 @@ class ClientCall:
     async def _messages(self) -> AsyncIterator[Any]:
         while (message := await self.read()) is not END:
             yield message
-        if not self.is_over:  # the status follows the last message
-            await self._until_over()
-        await self.raise_for_status()
+
+    async def read(self) -> Any:
+        message = await self._next()
+        if message is END:
+            if not self.is_over:  # the status follows the last message
+                await self._until_over()
+            await self.raise_for_status()
+        return message
 
     async def _until_over(self) -> None:
         while not self.is_over:

@@ -1,14 +1,16 @@
-"""Runs a master and its slaves in one process on real gRPC: the replication code around any log."""
+"""Runs a master and its slaves in one process on real gRPC and sockets: the replication code around any log."""
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+import socket
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import grpc
+from rocketsim_proto import replication_pb2 as pb
 from rocketsim_proto.metadata_pb2 import Metadata
 
 from broker_service.put_result import PutStatus
@@ -23,7 +25,8 @@ from broker_service.replication.promise import Promise
 from broker_service.replication.slave import ReplicationSlave, SlaveSettings
 from broker_service.replication.tracker import SlaveProgress, Tracker
 from broker_service.replication.transfer import TransferSettings
-from broker_service.runtime.server import OpenChannel
+from broker_service.runtime.server import Network, OpenChannel
+from broker_service.wire.own.range_streams import RangeStreams
 from testbed.polling import PATIENCE_S
 
 logging.getLogger("grpc").setLevel(logging.ERROR)
@@ -118,6 +121,8 @@ class Node:
     master.
     """
 
+    plain_sockets = ""  # which plain socket masters offer their slaves: "unix" or "tcp"; "": none
+
     def __init__(
         self,
         log: Any,
@@ -200,14 +205,39 @@ class Node:
             server = grpc.aio.server()
             master_frame.add_to_server(self.master, server)
             self.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+            self.master.identity = replace(self.master.identity, address=self.address)
             await server.start()
             if begin:
                 await self.master.begin_epoch()
             try:
-                yield self
+                async with self._offering_sockets():
+                    yield self
             finally:
                 self.master.disconnect("the master stops")
+                await self.master.close_sockets()
                 await server.stop(1)
+
+    @asynccontextmanager
+    async def _offering_sockets(self) -> AsyncIterator[None]:
+        if not self.plain_sockets:
+            yield
+            return
+        nothing: Any = None  # no client pulls or sends here
+        streams = RangeStreams(nothing, nothing, nothing)
+        self.master.sockets, streams.take_slave = streams, self.master.take
+        if self.plain_sockets == "unix":
+            listening = Network().listen_for_streams(streams.unix_name, "127.0.0.1", 0)
+        else:
+            listening = [socket.create_server(("127.0.0.1", 0))]
+            listening[0].setblocking(False)
+        accepting = asyncio.create_task(streams.serve(listening))
+        await asyncio.sleep(0)  # from now on there is an offer
+        try:
+            yield
+        finally:
+            await streams.stop(0)
+            accepting.cancel()
+            await asyncio.gather(accepting, return_exceptions=True)
 
     @asynccontextmanager
     async def following(self, master: "Node") -> AsyncIterator["Node"]:
@@ -226,3 +256,17 @@ class Node:
 
     def is_in_step_with(self, master: "Node") -> bool:
         return bool(self.log.end_offset == master.log.end_offset)
+
+
+def hello(master: Node, *, epochs: Iterable[tuple[int, int]] = (), **fields: Any) -> pb.SlaveMessage:
+    """Makes the handshake of a slave of this master, whose messages a test writes itself."""
+    known: dict[str, Any] = dict(
+        cluster_name=master.identity.cluster_name,
+        broker_name=master.identity.broker_name,
+        broker_id=1,
+        address="by-hand:1",
+        mapped_file_size_commit_log=master.identity.mapped_file_size_commit_log,
+        mapped_file_size_consume_queue=master.identity.mapped_file_size_consume_queue,
+        epochs=[pb.Epoch(epoch=epoch, start_offset=start) for epoch, start in epochs],
+    )
+    return pb.SlaveMessage(handshake=pb.Handshake(**{**known, **fields}))

@@ -83,6 +83,11 @@ class RemotingPeer:
         self._listening.close()
         self.drop()
 
+    def send(self, data: bytes) -> None:
+        """Sends bytes over all connections."""
+        for one in self._connections:
+            one.sendall(data)
+
     def drop(self) -> None:
         """Ends all connections."""
         connections, self._connections = self._connections, []

@@ -23,6 +23,7 @@ from typing import Any
 from rocketsim_proto.remoting.codes import RequestCode
 from rocketsim_proto.remoting.frame import Header
 
+from tests.support.asyncio_servers import stop_accepting
 from tests.support.remoting_peer import RECORDED, RemotingPeer, answer_to
 
 HEAD = struct.Struct(">qi")
@@ -170,7 +171,7 @@ async def scripted_master(
         with remoting_port(state) as address:
             yield ha, state, address
     finally:
-        server.close()
+        await stop_accepting(server)
 
 
 # --- recorded masters -------------------------------------------------------------------------------------------------

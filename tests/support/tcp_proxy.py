@@ -16,6 +16,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from tests.support.asyncio_servers import stop_accepting
+
 FROM_CLIENT, FROM_SERVER = "from the client", "from the server"
 _CHUNK = 64 << 10
 
@@ -141,8 +143,7 @@ class TcpProxy:
 
     async def _close(self) -> None:
         assert self._server is not None
-        self._server.close()
-        # The loop also ends tasks of connections that were accepted just now.
+        await stop_accepting(self._server)
         while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
             for task in tasks:
                 task.cancel()

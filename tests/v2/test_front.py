@@ -29,6 +29,7 @@ from broker_service.wire.v2 import front as module
 from broker_service.wire.v2.front import Front
 from testbed.polling import PATIENCE_S, until
 from tests.support.access import KEYS, first_user, v2_headers
+from tests.support.asyncio_servers import stop_accepting
 from tests.support.brokers import running
 from tests.support.stores import records_of
 from tests.support.tls import CA, DATA, OTHER_CA, certificate_of, channel, keys_of, replace
@@ -250,7 +251,7 @@ async def passed_on(name: str, to: str) -> AsyncIterator[str]:
     try:
         yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
     finally:
-        server.close()
+        await stop_accepting(server)
         await ended.wait()
 
 
@@ -339,7 +340,7 @@ class Behind:
         finally:
             await front.close()
             for server in servers:
-                server.close()
+                await stop_accepting(server)
             for writer in self.writers:
                 writer.close()
 

@@ -1,5 +1,7 @@
 """RangeStreams: serves PullRange and Send over plain sockets, which cost less than gRPC for large frames.
 
+A slave connects to the same sockets.  Its connection is passed on to `take_slave`.
+
 The module `range_stream` in `rocketsim_proto` describes the protocol.  A client opens a connection for each call and
 sends one request.  The broker answers a *pull* with frames of records, until all ranges are read.  For a *send* the
 client sends one frame of records, and gets one answer.  RangePath and PutPath read, check and store the records, as
@@ -39,6 +41,7 @@ from broker_service.broker.reads.pull_range import RangePath
 from broker_service.errors import RocketSimError
 from broker_service.runtime.deadlines import NO_DEADLINE_S, wait_s
 from broker_service.runtime.figures import Figure, gauge
+from broker_service.runtime.message_socket import without_first
 from broker_service.runtime.rpc_errors import log_server_failure, refusal_of, status_of
 from broker_service.wire.own.range_messages import ranges_of, without_records
 from broker_service.wire.own.send_messages import send_of, send_response
@@ -83,6 +86,8 @@ class RangeStreams:
         self._putting: set[asyncio.Task[None] | None] = set()  # tasks of connections whose frame is being stored
         self._stopping = False
         self._pulling: set[socket.socket] = set()
+        # takes over the connection of a slave that wants its Replicate call; None: slaves are not served here
+        self.take_slave: Callable[[socket.socket], None] | None = None
         self.frame_bytes = 0  # the frame sizes of all pulls, added up
         self.buffer_bytes = 0  # the pulls' enlarged send buffers, added up
         self.unsent_bytes = 0  # bytes of pulls' frames that wait in this process until clients read them
@@ -123,6 +128,10 @@ class RangeStreams:
     def offer(self) -> pb.StreamOffer | None:
         """Returns where clients may open streams; None if no further stream is possible, and clients must use gRPC."""
         return self._offer if self.serving < MAX_STREAMS else None
+
+    def offer_to_slave(self) -> pb.StreamOffer | None:
+        """Returns where slaves may connect, also while no further pull is possible; None if there are no sockets."""
+        return self._offer
 
     async def serve(self, sockets: Sequence[socket.socket]) -> None:
         """Accepts connections on the listening sockets until cancelled, and then closes the sockets."""
@@ -203,6 +212,9 @@ class RangeStreams:
         try:
             async with asyncio.timeout_at(until):
                 request = await self._request(connection, size)
+            if request.replication and self._is_known(request) and self.take_slave is not None and not self._stopping:
+                self.take_slave(socket.socket(fileno=connection.detach()))
+                return
             timeout_s = min(request.timeout_ms / 1000, LONGEST_CALL_S)
             async with asyncio.timeout(timeout_s + LATE_S):
                 await self._answer(connection, request, asyncio.get_running_loop().time() + timeout_s)
@@ -228,8 +240,7 @@ class RangeStreams:
             raise ClientLost from error
 
     async def _answer(self, connection: socket.socket, request: pb.StreamRequest, deadline: float) -> None:
-        is_known = request.version == range_stream.VERSION and request.instance == self._instance
-        if not is_known or request.credentials or request.records_bytes > MAX_SEND_BYTES:
+        if not self._is_known(request) or request.replication or request.records_bytes > MAX_SEND_BYTES:
             await self._send(connection, range_stream.answer(Kind.NOT_HERE))
             return
         is_send = request.HasField("send")
@@ -247,6 +258,10 @@ class RangeStreams:
             status: int = status_of(refusal).value[0]
             message = pb.StreamRefusal(status=status, code=refusal.code, details=str(refusal)).SerializeToString()
             await self._send(connection, range_stream.answer(Kind.REFUSED, message))
+
+    def _is_known(self, request: pb.StreamRequest) -> bool:
+        is_for_us = request.version == range_stream.VERSION and request.instance == self._instance
+        return is_for_us and not request.credentials
 
     def _has_room_for_send(self, size: int) -> bool:
         """Returns True if the limits allow a further send, with a frame of `size` bytes."""
@@ -419,12 +434,3 @@ def receive_s(size: int) -> float:
 def _fits(size: int, taken: int, most: int) -> bool:
     """Returns True if `size` more bytes fit while `taken` bytes are in use.  If no bytes are in use, any size fits."""
     return not taken or taken + size <= most
-
-
-def without_first(parts: Sequence[memoryview], sent: int) -> bytes:
-    """Returns a copy of the parts without their first `sent` bytes."""
-    rest = []
-    for part in parts:
-        rest.append(part[sent:])
-        sent = max(0, sent - len(part))
-    return b"".join(rest)
