@@ -31,6 +31,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 Parse = Callable[[Any], Any]
 Check = Callable[[User, str, Right, str, Any], None]
+Count = Callable[[str, AccessDenied, Context], None]
 
 
 class ClientProtocol(Protocol):
@@ -94,19 +95,27 @@ class _UnsignedCall(_ParsedCall):
 
 
 class OpenCall(_ParsedCall):
-    """The context of a call that stays open.
+    """The context of a call that stays open, or that checks more rights in its handler.
 
     `request` has the bytes of the last request that needed rights.  The function `check` raises AccessDenied if the
     user may no longer make the call.
     """
 
     __slots__ = (
-        *("_check", "_has_begun", "is_writing", "method", "peer_name", "refused"),
+        *("_check", "_count", "_has_begun", "is_writing", "method", "peer_name", "refused"),
         *("request", "right", "task", "user"),
     )
 
     def __init__(
-        self, user: User, method: str, right: Right, parse: Parse, request: Any, context: Context, check: Check
+        self,
+        user: User,
+        method: str,
+        right: Right,
+        parse: Parse,
+        request: Any,
+        context: Context,
+        check: Check,
+        count: Count,
     ) -> None:
         super().__init__(parse, context)
         self.user = user
@@ -114,6 +123,7 @@ class OpenCall(_ParsedCall):
         self.right = right
         self.request = request
         self._check = check
+        self._count = count
         self.peer_name = context.peer()
         self.task = asyncio.current_task()
         self.refused: AccessDenied | None = None
@@ -136,10 +146,21 @@ class OpenCall(_ParsedCall):
     def may(self, need: Need) -> bool:
         """Returns True if the user has this right now, even if no request of the call has needed it."""
         try:
-            self._check(self.user, self.method, Right(Caller.USER, lambda _: (need,)), self.peer_name, need)
+            self._check_now(need)
         except AccessDenied:
             return False
         return True
+
+    def require(self, need: Need) -> None:
+        """Raises AccessDenied, and counts the refusal, unless the user has this right now."""
+        try:
+            self._check_now(need)
+        except AccessDenied as error:
+            self._count(self.method, error, self._context)
+            raise
+
+    def _check_now(self, need: Need) -> None:
+        self._check(self.user, self.method, Right(Caller.USER, lambda _: (need,)), self.peer_name, need)
 
     async def write(self, message: Any) -> None:
         self.is_writing = True
@@ -157,6 +178,15 @@ def may(context: Any, need: Need) -> bool:
     `context` is the context that the call's handler got.
     """
     return not isinstance(context, OpenCall) or context.may(need)
+
+
+def require(context: Any, need: Need) -> None:
+    """Raises AccessDenied unless the user of a call has this right.  Without access control, does nothing.
+
+    `context` is the context that the call's handler got.  The right of the call must have `finds`.
+    """
+    if isinstance(context, OpenCall):
+        context.require(need)
 
 
 class AccessInterceptor(grpc.aio.ServerInterceptor):
@@ -292,10 +322,10 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
         async def guarded(raw: Any, context: Context) -> Any:
             try:
                 now, request = self._admit(user, method, right, context, raw, parse)
-                if not right.waits:
+                if not (right.waits or right.finds):
                     return await call(request, context)
                 opened = self._opened(now, method, right, parse, raw, context)
-                return await self._while_allowed(opened, call(request, context))
+                return await self._while_allowed(opened, call(request, opened))
             except AccessDenied as error:
                 return await self._refuse(method, error, context, lambda: parse(raw))
 
@@ -325,7 +355,7 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
         return guarded
 
     def _opened(self, user: User, method: str, right: Right, parse: Parse, request: Any, context: Context) -> OpenCall:
-        return OpenCall(user, method, right, parse, request, context, self._gate.check)
+        return OpenCall(user, method, right, parse, request, context, self._gate.check, self._count)
 
     # The following handlers are all stream handlers, also for calls with one request.  gRPC receives a stream
     # handler's request only when the handler asks for it, but receives any other handler's request before it calls

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from rocketsim_proto.remoting import loose_json
+from rocketsim_proto.remoting import loose_json, send_fields
 from rocketsim_proto.remoting.codes import RequestCode
 
 from broker_service.access.gate import Gate
@@ -24,11 +24,15 @@ from broker_service.access.rights import (
     SUB,
     SUPER_USER,
     Caller,
+    CheckTopic,
     Need,
     Right,
+    of_bounds,
+    of_clients,
     of_cluster,
     of_group,
     of_topic,
+    topic_check,
     user,
 )
 from broker_service.errors import AccessDenied
@@ -47,12 +51,15 @@ def _group(request: Request) -> str:
     return request.text("consumerGroup", "")
 
 
-def _sends(name: str) -> Right:
-    return user(lambda request: [of_topic(_topic(request, name), *PUB)])
+def _sends(request: Request) -> list[Need]:
+    return [of_topic(send_fields.topic_of(request.header.code, request.fields), *PUB)]
 
 
-def _of_group_and_topic(*actions: Action, waits: bool = False) -> Right:
-    return user(lambda request: [of_group(_group(request), *actions), of_topic(_topic(request), *actions)], waits=waits)
+def _of_group_and_topic(*actions: Action, waits: bool = False, finds: bool = False) -> Right:
+    def needs(request: Request) -> list[Need]:
+        return [of_group(_group(request), *actions), of_topic(_topic(request), *actions)]
+
+    return user(needs, waits=waits, finds=finds)
 
 
 def _progress(request: Request) -> list[Need]:
@@ -84,7 +91,10 @@ def _heartbeat(request: Request) -> Iterable[Need]:
 
 
 def _locks(request: Request) -> list[Need]:
-    return [of_group(str(_in_body(request).get("consumerGroup") or ""), *SUB)]
+    """Returns the `Need` for the group, and for each topic of the queues, as RocketMQ 5 asks them."""
+    body = _in_body(request)
+    topics = sorted({str(queue.get("topic") or "") for queue in _objects(body, "mqSet")})
+    return [of_group(str(body.get("consumerGroup") or ""), *SUB), *(of_topic(topic, *SUB) for topic in topics)]
 
 
 def _objects(found: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
@@ -95,40 +105,41 @@ def _objects(found: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
 _READS_TOPIC = user(lambda request: [of_topic(_topic(request), *READ)])
 _LISTS_TOPICS = user(lambda request: [of_topic("", *LISTING)])
 _LISTS_GROUPS = user(lambda request: [of_group("", *LISTING)])
+_READS_BOUNDS = user(lambda request: [of_bounds(_topic(request))])
 _READS_GROUP = user(lambda request: [of_group(_group(request), *READ)])
 _READS_CLUSTER = user(lambda request: [of_cluster(*GET)])
 
 REMOTING_RIGHTS: Mapping[RequestCode, Right] = {
-    RequestCode.SEND_MESSAGE: _sends("topic"),
-    RequestCode.SEND_MESSAGE_V2: _sends("b"),
-    RequestCode.SEND_BATCH_MESSAGE: _sends("b"),
-    # A request without a topic, as clients before RocketMQ 5 send it, may end a transaction of any topic.
-    RequestCode.END_TRANSACTION: _sends("topic"),
+    RequestCode.SEND_MESSAGE: user(_sends),
+    RequestCode.SEND_MESSAGE_V2: user(_sends),
+    RequestCode.SEND_BATCH_MESSAGE: user(_sends),
+    # The handlers of requests with `finds` check the topic of the record that they find.  A request without a topic, as
+    # clients and tools before RocketMQ 5 send it, also needs the right for all topics.
+    RequestCode.END_TRANSACTION: user(lambda request: [of_topic(_topic(request), *PUB)], finds=True),
     RequestCode.PULL_MESSAGE: _of_group_and_topic(*SUB, waits=True),
     RequestCode.LITE_PULL_MESSAGE: _of_group_and_topic(*SUB, waits=True),
     RequestCode.QUERY_MESSAGE: _READS_TOPIC,
-    RequestCode.VIEW_MESSAGE_BY_ID: _READS_TOPIC,
+    RequestCode.VIEW_MESSAGE_BY_ID: user(lambda request: [of_topic(_topic(request), *READ)], finds=True),
     RequestCode.QUERY_CONSUMER_OFFSET: _of_group_and_topic(*READ),
     RequestCode.UPDATE_CONSUMER_OFFSET: _of_group_and_topic(*SUB, Action.UPDATE),
     RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: _READS_TOPIC,
-    RequestCode.GET_MAX_OFFSET: _READS_TOPIC,
-    RequestCode.GET_MIN_OFFSET: _READS_TOPIC,
+    RequestCode.GET_MAX_OFFSET: _READS_BOUNDS,
+    RequestCode.GET_MIN_OFFSET: _READS_BOUNDS,
     RequestCode.GET_EARLIEST_MSG_STORETIME: _READS_TOPIC,
     RequestCode.HEART_BEAT: user(_heartbeat),
     RequestCode.UNREGISTER_CLIENT: user(lambda request: [of_group(name, *SUB)] if (name := _group(request)) else []),
-    # A request without a topic may name a message of any topic.
     RequestCode.CONSUMER_SEND_MSG_BACK: user(
-        lambda request: [of_group(request.text("group", ""), *SUB), of_topic(_topic(request, "originTopic"), *SUB)]
+        lambda request: [of_group(request.text("group", ""), *SUB), of_topic(_topic(request, "originTopic"), *SUB)],
+        finds=True,
     ),
     RequestCode.LOCK_BATCH_MQ: user(_locks),
     RequestCode.UNLOCK_BATCH_MQ: user(_locks),
     RequestCode.CHECK_CLIENT_CONFIG: user(lambda request: []),
     RequestCode.GET_CONSUMER_LIST_BY_GROUP: _READS_GROUP,
-    RequestCode.GET_CONSUMER_CONNECTION_LIST: _READS_GROUP,
+    RequestCode.GET_CONSUMER_CONNECTION_LIST: user(lambda request: [of_clients(_group(request))]),
     RequestCode.GET_PRODUCER_CONNECTION_LIST: _LISTS_TOPICS,
-    RequestCode.GET_CONSUMER_RUNNING_INFO: user(lambda request: [of_group(_group(request), *GET)], waits=True),
-    # A request without a topic, as tools before RocketMQ 5 send it, may name a message of any topic.
-    RequestCode.CONSUME_MESSAGE_DIRECTLY: _of_group_and_topic(*SUB, waits=True),
+    RequestCode.GET_CONSUMER_RUNNING_INFO: user(lambda request: [of_clients(_group(request))], waits=True),
+    RequestCode.CONSUME_MESSAGE_DIRECTLY: _of_group_and_topic(*SUB, waits=True, finds=True),
     RequestCode.UPDATE_AND_CREATE_TOPIC: user(lambda request: [of_topic(_topic(request), Action.CREATE)]),
     RequestCode.DELETE_TOPIC_IN_BROKER: user(lambda request: [of_topic(_topic(request), Action.DELETE)]),
     RequestCode.GET_ALL_TOPIC_CONFIG: _LISTS_TOPICS,
@@ -202,24 +213,41 @@ class RemotingGuard:
         self._changes += 1
 
     def admit(self, request: Request) -> None:
-        method = method_of(RequestCode(request.header.code))
-        try:
-            self._check(method, request)
-        except AccessDenied as error:
-            address = self._gate.address(request.connection.peer)
-            for line in self._refusals.refused(error, method, address, self._gate.now_s):
-                logger.warning("%s", line)
-            raise
-        request.admitted_after = self._changes
+        changes = self._changes
+        self._check(request)
+        request.admitted_after = changes
+
+    def require(self, request: Request, need: Need) -> None:
+        self._check(request, Right(Caller.USER, lambda _: (need,)))
 
     def check_again(self, request: Request) -> None:
         if request.admitted_after != self._changes:
             self.admit(request)
 
-    def _check(self, method: str, request: Request) -> None:
-        right = self._gate.right_of(method)
+    def _check(self, request: Request, right: Right | None = None) -> None:
+        """Checks the signature, and `right` or else the right of the request's code.  Counts a refusal."""
+        method = method_of(RequestCode(request.header.code))
+        try:
+            self._check_right(method, request, self._gate.right_of(method) if right is None else right)
+        except AccessDenied as error:
+            address = self._gate.address(request.connection.peer)
+            for line in self._refusals.refused(error, method, address, self._gate.now_s):
+                logger.warning("%s", line)
+            raise
+
+    def _check_right(self, method: str, request: Request, right: Right) -> None:
         if right.caller is Caller.ANYBODY:
             return
         found = self._gate.remoting_caller(request.header, request.body)
         self._gate.check(found, method, right, request.connection.peer, request)
         request.user = found.username
+
+
+def request_topic_check(request: Request, *actions: Action) -> CheckTopic:
+    """Makes the check of the topic of a record that a request has found.  Without access control, it does nothing."""
+
+    def check(need: Need) -> None:
+        if request.guard is not None:
+            request.guard.require(request, need)
+
+    return topic_check(check, *actions)

@@ -51,6 +51,7 @@ class Need(NamedTuple):
 
 
 Needs = Callable[[Any], Iterable[Need]]
+CheckTopic = Callable[[str], None]  # raises AccessDenied if the caller has no right to the topic
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
@@ -58,11 +59,14 @@ class Right(NamedTuple):
     """The right to make a call: which callers may make it, and what a user needs for it.
 
     `needs` is called for each message of a stream of requests.  `waits` says that a call may wait long for its answer.
+    `finds` says that the call finds a record whose topic the request may leave out, so that the handler has to check
+    the record's own topic (`topic_check`).
     """
 
     caller: Caller
     needs: Needs | None = None
     waits: bool = False
+    finds: bool = False
 
 
 def of_topic(name: str, *actions: Action) -> Need:
@@ -87,8 +91,32 @@ def of_cluster(*actions: Action) -> Need:
     return Need(CLUSTER, "", actions)
 
 
-def user(needs: Needs, *, waits: bool = False) -> Right:
-    return Right(Caller.USER, needs, waits)
+def of_clients(group: str) -> Need:
+    """Makes the `Need` of a call that shows the connected clients of a group."""
+    return of_group(group, *GET)
+
+
+def of_bounds(topic: str) -> Need:
+    """Makes the `Need` of a call that asks where a topic's queues begin and end.
+
+    Producers also make such a call: without a name server, its answer tells them a topic's queues.
+    """
+    return of_topic(topic, *PUB, *READ)
+
+
+def topic_check(check: Callable[[Need], None], *actions: Action) -> CheckTopic:
+    """Makes the check of the topic of a record that a call has found.
+
+    A request without a topic is admitted with a policy for all topics.  This does not mean that the user has the right
+    to each topic: another policy may deny one topic, retry and dead letter topics need the right to their group, and
+    topics with messages of all topics need a policy for exactly their name.  Handlers therefore check the topic of the
+    record before they show it, copy it or end its transaction.
+    """
+    return lambda topic: check(of_topic(topic, *actions))
+
+
+def user(needs: Needs, *, waits: bool = False, finds: bool = False) -> Right:
+    return Right(Caller.USER, needs, waits, finds)
 
 
 def needs(right: Right) -> Callable[[Method], Method]:
@@ -138,12 +166,9 @@ def _query_offsets(request: Any) -> list[Need]:
 
 
 def _queue_bounds(request: Any) -> list[Need]:
-    """Producers also make this call: without a name server, its answer tells them a topic's queues.
-
-    A call with a group also returns how often the group has pulled.
-    """
+    """A call with a group also returns how often the group has pulled."""
     needs = [of_group(request.consumer_group, *READ)] if request.consumer_group else []
-    return [*needs, of_topic(request.topic, *PUB, *READ)]
+    return [*needs, of_bounds(request.topic)]
 
 
 _OF_A_BROKER: Mapping[str, Mapping[str, Right]] = {

@@ -74,7 +74,7 @@ def remoting_caller(header: Header, body: bytes, find_user: FindUser) -> User:
     username = fields.get(acl.ACCESS_KEY, "")
     if not username:
         raise NotAuthenticated("username cannot be null.")
-    given = fields.get(acl.SIGNATURE, "").encode()
+    given = fields.get(acl.SIGNATURE, "").encode(errors="replace")  # a JSON text can have half a surrogate pair
 
     def is_right(user: User) -> bool:
         return hmac.compare_digest(acl.signature(user.password, fields, body).encode(), given)

@@ -10,7 +10,7 @@ from rocketsim_proto import admin_pb2 as pb
 from rocketsim_proto import metadata_pb2
 
 from broker_service.access.policies import Action
-from broker_service.access.rights import GET, LISTING, READ, Need, of_group, of_topic, user
+from broker_service.access.rights import GET, LISTING, READ, Need, of_clients, of_group, of_topic, user
 from broker_service.admin.commands import Commands, SubjectOperations, change, command
 from broker_service.admin.progress import check_known_group
 from broker_service.broker.metadata.groups import SubscriptionGroup
@@ -80,7 +80,7 @@ class GroupCommands(Commands):
             broker_id=self._broker.broker_id,
         )
 
-    @command(user(lambda request: [of_group(request.consumer_group, *GET)]))
+    @command(user(lambda request: [of_clients(request.consumer_group)]))
     async def ConsumerConnection(self, request: pb.ConsumerConnectionRequest) -> pb.ConsumerConnectionResponse:
         now_s = self._broker.clock()
         return pb.ConsumerConnectionResponse(

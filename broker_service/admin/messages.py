@@ -7,10 +7,12 @@ from functools import partial
 from rocketsim_proto import admin_pb2 as pb
 from rocketsim_proto.records.record import decode, parse_offset_message_id
 
-from broker_service.access.rights import READ, of_topic, user
-from broker_service.admin.commands import Commands, SubjectOperations, command
+from broker_service.access.interceptor import require
+from broker_service.access.rights import READ, CheckTopic, needs, of_topic, topic_check, user
+from broker_service.admin.commands import Commands, Context, SubjectOperations, command
 from broker_service.errors import InvalidParameter, NotFound
 from broker_service.runtime import cold_reads
+from broker_service.runtime.rpc_errors import maps_errors
 from broker_service.store.key_search import KeySearchResult
 
 DEFAULT_QUERY_MESSAGES = 32
@@ -20,9 +22,11 @@ FOR_EVER_MS = 2**62
 
 
 class MessageCommands(Commands):
-    @command(user(lambda request: [of_topic(request.topic, *READ)]))
-    async def QueryMsgById(self, request: pb.QueryMsgByIdRequest) -> pb.QueryMsgResponse:
-        return _messages(await self._operations.message_by_id(request.topic, request.message_id))
+    @needs(user(lambda request: [of_topic(request.topic, *READ)], finds=True))
+    @maps_errors
+    async def QueryMsgById(self, request: pb.QueryMsgByIdRequest, context: Context) -> pb.QueryMsgResponse:
+        check = topic_check(partial(require, context), *READ)
+        return _messages(await self._operations.message_by_id(request.topic, request.message_id, check))
 
     @command(user(lambda request: [of_topic(request.topic, *READ)]))
     async def QueryMsgByKey(self, request: pb.QueryMsgByKeyRequest) -> pb.QueryMsgResponse:
@@ -43,15 +47,19 @@ def _messages(records: Sequence[bytes], more_before: int | None = None) -> pb.Qu
 
 
 class MessageOperations(SubjectOperations):
-    async def message_by_id(self, topic: str, message_id: str) -> list[bytes]:
+    async def message_by_id(self, topic: str, message_id: str, check: CheckTopic) -> list[bytes]:
         """Finds a message by the client's id (UNIQ_KEY, which needs the topic) or by the offset message id.
 
         Both kinds of id can have 32 hex digits, so every id is looked up as an offset message id first.  If a topic is
-        named, only its messages are found, because a caller who may read one topic may not read all.
+        named, only its messages are found, because a caller who may read one topic may not read all.  `check` is called
+        with the topic of a record that is found by its offset message id.
         """
         found = await self._by_offset_id(message_id)
-        if found is not None and (not topic or decode(found, check_crc=False).topic == topic):
-            return [found]
+        if found is not None:
+            own = decode(found, check_crc=False).topic
+            if topic in ("", own):
+                check(own)
+                return [found]
         if not topic:
             raise NotFound(f"no record here has the offset message id {message_id!r}; name the topic for a client's id")
         before = None
@@ -64,15 +72,17 @@ class MessageOperations(SubjectOperations):
                 raise NotFound(f"no message of topic {topic} has the id {message_id!r}")
             await asyncio.sleep(0)  # gives other tasks of the event loop a turn
 
-    async def message_at(self, topic: str, commit_log_offset: int) -> bytes:
+    async def message_at(self, topic: str, commit_log_offset: int, check: CheckTopic) -> bytes:
         """Returns the record that starts at this log offset.  If `topic` is not empty, the record must belong to this
-        topic.
+        topic.  `check` is called with the record's topic.
         """
         store = self._broker.store
         found = await cold_reads.read(store, partial(store.log.find_record, commit_log_offset))
-        if found is None or (topic and decode(found, check_crc=False).topic != topic):
+        own = "" if found is None else decode(found, check_crc=False).topic
+        if found is None or topic not in ("", own):
             where = f" of topic {topic}" if topic else ""
             raise NotFound(f"no record{where} starts at {commit_log_offset} of this broker's log")
+        check(own)
         return found
 
     async def messages_by_key(

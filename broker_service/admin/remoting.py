@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 
 from rocketsim_proto.remoting.codes import RequestCode, ResponseCode
 
+from broker_service.access.remoting import request_topic_check
+from broker_service.access.rights import READ
 from broker_service.admin.messages import FOR_EVER_MS
 from broker_service.admin.operations import Operations
 from broker_service.admin.progress import Progress
@@ -102,9 +104,9 @@ class AdminAnswers:
         present = self._broker.topics.get(name) or TopicConfig(name)
         topic = replace(
             present,
-            read_queue_nums=request.number("readQueueNums", present.read_queue_nums),
-            write_queue_nums=request.number("writeQueueNums", present.write_queue_nums),
-            perm=request.number("perm", present.perm) & ~PERM_INHERIT,
+            read_queue_nums=request.number("readQueueNums", present.read_queue_nums, bits=32),
+            write_queue_nums=request.number("writeQueueNums", present.write_queue_nums, bits=32),
+            perm=request.number("perm", present.perm, bits=32) & ~PERM_INHERIT,
             order=request.boolean("order", default=present.order),
             attributes=_changed(present.attributes, request.text("attributes", "")),
         )
@@ -246,7 +248,7 @@ class AdminAnswers:
     async def reset_offset(self, request: Request) -> Answer:
         """Resets a group to a time, or one queue to the offset that the request names."""
         group, topic, timestamp = request.text("group"), request.text("topic"), request.number("timestamp")
-        queue_id, offset = request.number("queueId", -1), request.number("offset", -1)
+        queue_id, offset = request.number("queueId", -1, bits=32), request.number("offset", -1)
         if queue_id >= 0 and offset >= 0:
             reset = partial(self._operations.reset_offset, group, topic, queue_id, offset)
         else:
@@ -277,7 +279,8 @@ class AdminAnswers:
 
     async def view_message(self, request: Request) -> Answer:
         offset = request.number("offset")
-        return Answer(await self._operations.message_at(request.text("topic", ""), offset))
+        check = request_topic_check(request, *READ)
+        return Answer(await self._operations.message_at(request.text("topic", ""), offset, check))
 
     # --- the broker ---------------------------------------------------------------------------------------------------
 

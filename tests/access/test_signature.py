@@ -1,9 +1,11 @@
 """Signatures name the caller: RocketMQ 5's signature as its clients send it, and our own over method and date."""
 
 import pytest
+from rocketsim_proto.remoting import acl
+from rocketsim_proto.remoting.frame import Header
 from rocketsim_proto.signature import Credentials, SigningChannel, signature, signed_headers, v2_signature
 
-from broker_service.access.signature import MAX_AGE_S, client_of_user, own_caller, v2_caller
+from broker_service.access.signature import MAX_AGE_S, client_of_user, own_caller, remoting_caller, v2_caller
 from broker_service.access.users import User
 from broker_service.errors import NotAuthenticated
 
@@ -130,3 +132,9 @@ def test_a_client_belongs_to_the_user_that_is_proved() -> None:
     assert client_of_user(twice.items(), "") == ""
     assert client_of_user({"authorization": "x", "x-mq-date-time": "d"}.items(), "c") == "c"
     assert client_of_user((), "c") == "c"
+
+
+def test_a_remoting_signature_that_is_no_utf_8_is_refused() -> None:
+    """A JSON header can contain half a surrogate pair."""
+    with pytest.raises(NotAuthenticated, match="check signature failed"):
+        remoting_caller(Header(10, fields={acl.ACCESS_KEY: "ak", acl.SIGNATURE: "\ud800"}), b"", USERS.get)

@@ -47,6 +47,7 @@ from broker_service.store.commit_log import file_name
 from broker_service.store.cuts import diverged_directory
 from broker_service.store.key_search import KeySearch, KeySearchResult
 from testbed.polling import until
+from tests.support.access import allowed
 from tests.support.brokers import bodies_in, goes_by, message, put, put_send, running, send_of, stub_of, while_reading
 
 SLAVE = {"broker_role": BrokerRole.SLAVE, "broker_id": 1}
@@ -543,7 +544,7 @@ async def test_a_message_that_expires_between_search_and_read_is_not_there(
 
         reading_after_searches(monkeypatch, node, gone)
         with pytest.raises(NotFound, match="no message of topic t has the id 'U'"):
-            await Operations(node.broker, node.leadership).message_by_id("t", "U")
+            await Operations(node.broker, node.leadership).message_by_id("t", "U", allowed)
 
 
 async def test_what_an_answer_has_no_room_for_follows_where_others_expired(

@@ -30,6 +30,7 @@ from tests.consumption import test_state_log
 from tests.consumption.test_consumption import INVISIBLE_MS, Consumer, body_of, consumer
 from tests.consumption.test_order import in_order, said
 from tests.consumption.test_timer_delivery import HOURS, START, dying, expire, fill, forget_snapshots, timed
+from tests.support.access import allowed
 from tests.support.brokers import (
     put,
     running,
@@ -90,9 +91,9 @@ async def test_a_damaged_record_is_not_one_that_is_gone(tmp_path: Path, wrong: t
             with pytest.raises(StoreCorrupt, match=says(bad)):
                 read(bad)
         for query in (
-            operations.message_by_id("t", message_id),
-            operations.message_by_id("", message_id),
-            operations.message_by_id("t", "00FF"),
+            operations.message_by_id("t", message_id, allowed),
+            operations.message_by_id("", message_id, allowed),
+            operations.message_by_id("t", "00FF", allowed),
             operations.messages_by_key("t", "k", 32, 0, None, None),
         ):
             with pytest.raises(StoreCorrupt, match=says(bad)):

@@ -4,6 +4,8 @@ import json
 import os
 import re
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,42 @@ def _run(rocketmq: RocketMQ, program: str, requests: list[tuple[str, ...]]) -> l
     version = NEWEST if is_version_4(rocketmq.version) else None  # some classes of 4.x have other names
     printed = rocketmq.run(str(HERE / program), rocketmq.name_server, BROKER_NAME, str(file), version=version)
     return [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
+
+
+@contextmanager
+def asked_consumer(home: Path, name_server: str, topic: str, group: str, version: str, *refused: str) -> Iterator[Path]:
+    """Runs AskedConsumer.java, a push consumer of RocketMQ's Java client.  Yields the file of what it prints.
+
+    A message with the body `refused`, if one is given, becomes a dead letter.
+    """
+    printed = home / "consumer.out"
+    command = java(client_jars(version), home, "128m", str(HERE / "AskedConsumer.java"), name_server, topic, group)
+    with printed.open("wb") as out:
+        process = subprocess.Popen(
+            [*command, *refused], stdin=subprocess.PIPE, stdout=out, stderr=subprocess.STDOUT, cwd=home
+        )
+    try:
+        yield printed
+    finally:
+        try:
+            process.communicate(timeout=COMMAND_TIMEOUT_S)
+        finally:
+            process.kill()
+            process.wait()
+
+
+def client_id_in(printed: Path) -> str:
+    """Returns the client id that an `asked_consumer` has printed."""
+    found = re.search(r"^client (\S+)$", printed.read_text(), re.MULTILINE)
+    assert found is not None, printed.read_text()
+    return found[1]
+
+
+def consumed(printed: Path) -> dict[str, int]:
+    """Returns how often an `asked_consumer` got each message."""
+    return {
+        body: int(times) for body, times in re.findall(r"^consumed (\w+) (\d+)$", printed.read_text(), re.MULTILINE)
+    }
 
 
 class MqAdmin:

@@ -10,76 +10,37 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from rocketsim_client import Admin, Consumer, Message, MessageQueue, Producer, PullConsumer
-from rocketsim_client.admin_model import SubscriptionGroupConfig
+from rocketsim_client import Consumer
 from testbed.polling import PROCESS_PATIENCE_S, wait_until
 from testbed.processes import Processes
 from testbed.real_rocketmq import NEWEST, free_port, rocketmq_jars, run_java
+from tests.interop.dashboard_cluster import RETRY_DELAYS_MS, pop, running
 from tests.interop.marks import INTEROP
 from tests.interop.programs import MqAdmin
 
 pytestmark = INTEROP
 PROGRAM = Path(__file__).parent / "Pages.java"
-QUEUES = [MessageQueue("orders", "broker-a", queue_id) for queue_id in (0, 0, 0, 0, 1, 1)]  # of each message
 KEYS = {
     "authenticationEnabled": True,
     "initAuthenticationUser": '{"username":"admin","password":"4dm1n"}',
     "innerClientAuthenticationCredentials": '{"accessKey":"broker","secretKey":"1nner"}',
 }
-POLICY = {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [1000, 7000]}}
-
-
-def prepare(admin: Admin, name_server: str) -> None:
-    """Makes a topic with six messages, and the settings of the group `poppers`.  The group `readers` commits."""
-    admin.update_topic("orders", read_queue_nums=2, write_queue_nums=2)
-    group = SubscriptionGroupConfig(group_name="poppers", retry_max_times=0, group_retry_policy=json.dumps(POLICY))
-    admin.update_sub_group(group)
-    with Producer(name_server) as producer:
-        for number, queue in enumerate(QUEUES):
-            producer.send(Message("orders", b"body%d" % number, tags="tag", keys=f"key{number}"), queue=queue)
-    with PullConsumer(name_server, "readers") as reader:
-        reader.commit(QUEUES[0], 3)
-        reader.commit(QUEUES[-1], 0)
-
-
-def pop(admin: Admin, consumer: Consumer) -> None:
-    """Consumes the six messages; the last one becomes a dead letter."""
-    for _ in QUEUES:
-        message = consumer.poll(PROCESS_PATIENCE_S)
-        assert message is not None
-        if message.body == b"body5":
-            consumer.nack(message, 0)
-        else:
-            consumer.ack(message)
-
-    def is_consumed() -> bool:
-        progress = admin.consumer_progress("poppers", "orders")
-        return len(progress) == 2 and not any(one.diff for one in progress) and "%DLQ%poppers" in admin.topic_list()
-
-    wait_until(is_consumed, "the messages are consumed, and one is a dead letter")
 
 
 def test_each_page_of_the_dashboard_shows_what_is_on_our_pair(tmp_path: Path) -> None:
-    name_server = f"127.0.0.1:{free_port()}"
-    with Processes(tmp_path) as processes:
-        namesrv = processes.start_namesrv(remotingPort=name_server.rpartition(":")[2])
-        keys = {"brokerClusterName": "north", "remotingPort": 0, "remotingVipChannel": "true"}
-        master, _ = processes.start_pair("broker-a", namesrv, brokerRole="SYNC_MASTER", **keys)
-        wait_until(lambda: "writable" in master.log(), "the master takes writes")
-        with Admin(namesrv.address) as admin:
-            wait_until(lambda: len(admin.cluster_list()) == 2, "both brokers are registered")
-            prepare(admin, namesrv.address)
-            with ThreadPoolExecutor(1) as beside, Consumer(namesrv.address, "poppers", "orders") as consumer:
-                pop(admin, consumer)
-                (client,) = admin.consumer_connection("poppers")
-                # The consumer goes on popping, because a broker forgets a consumer that has not popped for a minute.
-                popped = beside.submit(lambda: [consumer.poll(PROCESS_PATIENCE_S) for _ in range(2)])
-                words = [name_server, "orders", "poppers", "readers"]
-                printed = run_java(rocketmq_jars(NEWEST), tmp_path, "256m", str(PROGRAM), *words)
-                found = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
-                pages = {page.pop("page"): page for page in found}
-                assert not {name: page["error"] for name, page in pages.items() if "error" in page}
-                assert [one and one.body for one in popped.result()] == [b"from the page", b"from the shop"]
+    with running(tmp_path) as cluster:
+        admin = cluster.admin
+        with ThreadPoolExecutor(1) as beside, Consumer(cluster.name_server, "poppers", "orders") as consumer:
+            pop(admin, consumer)
+            (client,) = admin.consumer_connection("poppers")
+            # The consumer goes on popping, because a broker forgets a consumer that has not popped for a minute.
+            popped = beside.submit(lambda: [consumer.poll(PROCESS_PATIENCE_S) for _ in range(2)])
+            words = [cluster.remoting, "orders", "poppers", "readers"]
+            printed = run_java(rocketmq_jars(NEWEST), tmp_path, "256m", str(PROGRAM), *words)
+            found = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
+            pages = {page.pop("page"): page for page in found}
+            assert not {name: page["error"] for name, page in pages.items() if "error" in page}
+            assert [one and one.body for one in popped.result()] == [b"from the page", b"from the shop"]
     check_cluster_and_topics(pages)
     check_consumers(pages, client.client_id)
     check_messages(pages)
@@ -159,7 +120,7 @@ def check_consumers(pages: dict[str, Any], client_id: str) -> None:
     clients = pages["consumer clients"]["clients"]
     assert [client.split()[:2] for client in clients] == [[client_id, "OTHER"]]
     assert pages["consumer clients"]["mode"] == "CLUSTERING"
-    assert pages["consumer config"] == {"retries": 7, "delays": POLICY["customizedRetryPolicy"]["next"]}  # type: ignore[index]
+    assert pages["consumer config"] == {"retries": 7, "delays": RETRY_DELAYS_MS}
     assert pages["consumer delete"] == {"is there": False}
     ((client,),) = pages["producers"].values()
     assert client.endswith(f"@shop JAVA V{NEWEST.replace('.', '_')}")

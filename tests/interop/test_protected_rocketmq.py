@@ -153,6 +153,8 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RocketMQ]:
     """Starts brokers that make no groups by themselves, and whose slave serves no reads, as by default in 5.x."""
     settings = {"autoCreateSubscriptionGroup": "false"}
     with running(tmp_path_factory.mktemp("strict") / "servers", pair=True, settings=settings) as rocketmq:
+        with Admin(at(rocketmq.name_server)) as admin:
+            wait_until(lambda: {one.broker_id for one in admin.cluster_list()} == {0, 1}, "both brokers are registered")
         yield rocketmq
 
 

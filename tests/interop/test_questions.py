@@ -4,9 +4,7 @@
 """
 
 import re
-import subprocess
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -14,38 +12,13 @@ import pytest
 from rocketsim_client import Admin, Message, Producer
 from testbed.polling import wait_until
 from testbed.processes import Processes
-from testbed.real_rocketmq import COMMAND_TIMEOUT_S, NEWEST, client_jars, free_port, java
+from testbed.real_rocketmq import NEWEST, free_port
 from tests.interop.marks import INTEROP
-from tests.interop.programs import MqAdmin
+from tests.interop.programs import MqAdmin, asked_consumer, client_id_in, consumed
 
 pytestmark = INTEROP
-PROGRAM = Path(__file__).parent / "AskedConsumer.java"
 TOPIC, GROUP = "orders", "asked-workers"
 COUNT = 6
-
-
-@contextmanager
-def push_consumer(home: Path, name_server: str, version: str) -> Iterator[Path]:
-    """Runs a push consumer.  Yields the file of what it prints."""
-    printed = home / "consumer.out"
-    command = java(client_jars(version), home, "128m", str(PROGRAM), name_server, TOPIC, GROUP)
-    with printed.open("wb") as out:
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=out, stderr=subprocess.STDOUT, cwd=home)
-    try:
-        yield printed
-    finally:
-        try:
-            process.communicate(timeout=COMMAND_TIMEOUT_S)
-        finally:
-            process.kill()
-            process.wait()
-
-
-def consumed(printed: Path) -> dict[str, int]:
-    """Returns how often each message was consumed."""
-    return {
-        body: int(times) for body, times in re.findall(r"^consumed (\w+) (\d+)$", printed.read_text(), re.MULTILINE)
-    }
 
 
 @pytest.mark.parametrize("version", [NEWEST, "4.9.8"])
@@ -67,12 +40,10 @@ def test_mqadmin_asks_and_resets_a_running_push_consumer(tmp_path: Path, version
 
         tools = MqAdmin(version, tmp_path / "mqadmin")
         try:
-            with push_consumer(tmp_path, name_server, version) as printed:
+            with asked_consumer(tmp_path, name_server, TOPIC, GROUP, version) as printed:
                 once = {f"body{number}": 1 for number in range(COUNT)}
                 wait_until(lambda: consumed(printed) == once, "the consumer has consumed all messages")
-                found = re.search(r"^client (\S+)$", printed.read_text(), re.MULTILINE)
-                assert found is not None
-                client_id = found[1]
+                client_id = client_id_in(printed)
 
                 assert client_id in tools.run(f"consumerConnection {here} -g {GROUP}")
                 shown = tools.run(f"consumerStatus {here} -g {GROUP} -i {client_id} -s")

@@ -141,6 +141,23 @@ def test_the_letters_of_a_send_have_names():
     assert send_fields.long_names({"b": "t", "e": "3", "bname": "x"}) == {"topic": "t", "queueId": "3", "bname": "x"}
 
 
+def test_a_send_has_one_topic_whatever_else_it_names():
+    for fields in ({"b": "t", "topic": "u"}, {"topic": "u", "b": "t"}):
+        assert send_fields.long_names(fields) == {"topic": "t"}
+        assert send_fields.topic_of(RequestCode.SEND_MESSAGE_V2, fields) == "t"
+        assert send_fields.topic_of(RequestCode.SEND_BATCH_MESSAGE, fields) == "t"
+        assert send_fields.topic_of(RequestCode.SEND_MESSAGE, fields) == "u"
+    assert send_fields.topic_of(RequestCode.SEND_MESSAGE_V2, {"topic": "u"}) == ""
+
+
+def test_a_batch_of_very_many_messages_is_refused(monkeypatch):
+    monkeypatch.setattr(message_batch, "MAX_DECODED", 2)
+    batch = [message_batch.BatchMessage(0, b"", b"")] * 3
+    assert len(message_batch.decode(message_batch.encode(batch[:2]))) == 2
+    with pytest.raises(message_batch.BatchError, match="more than 2 messages"):
+        message_batch.decode(message_batch.encode(batch))
+
+
 messages = st.lists(
     st.builds(message_batch.BatchMessage, int32, st.binary(max_size=30), st.binary(max_size=30)), max_size=5
 )

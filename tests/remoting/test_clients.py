@@ -161,6 +161,25 @@ async def test_what_a_send_is_refused_for(tmp_path: Path) -> None:
         assert await client.refused(code, b"", **batch, **given) == ResponseCode.MESSAGE_ILLEGAL
 
 
+async def test_numbers_that_do_not_fit_are_refused_and_no_failure(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with remoting_broker(tmp_path) as (_, client):
+        await client.send("orders", b"0")
+        for field, number in (("queueOffset", 1 << 63), ("queueId", 1 << 31), ("maxMsgNums", 1 << 31)):
+            header, _ = await client.pull("orders", 0, **{field: number})
+            assert header.code == ResponseCode.INVALID_PARAMETER and field in header.remark
+        given: dict[str, object] = {"a": "p", "b": "orders", "c": "", "d": 4, "e": 0, "f": 0, "g": 1, "h": 0}
+        for field in "efhj":
+            wrong = given | {field: 1 << 40}
+            assert await client.refused(RequestCode.SEND_MESSAGE_V2, b"x", **wrong) == ResponseCode.INVALID_PARAMETER
+        search: dict[str, object] = {"topic": "orders", "queueId": 0, "timestamp": (1 << 63) - 1}
+        for boundary, found in (("LOWER", "1"), ("UPPER", "0")):
+            fields, _ = await client.call(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, boundaryType=boundary, **search)
+            assert fields["offset"] == found
+        assert not [one for one in caplog.records if one.exc_info]
+
+
 async def test_a_delayed_message_waits_by_level_and_by_time(tmp_path: Path) -> None:
     async with remoting_broker(tmp_path, message_delay_level="1s 2h") as (node, client):
         sent_ms = node.broker.now_ms()

@@ -13,7 +13,7 @@ from rocketsim_proto.remoting.codes import RequestCode, ResponseCode
 from broker_service.errors import NoPermission
 from broker_service.node.node import BrokerNode
 from broker_service.pop.deliveries import Pop
-from broker_service.wire.remoting import returns
+from broker_service.wire.remoting import members, returns
 from testbed.polling import PATIENCE_S, until
 from tests.support.brokers import bodies_in
 from tests.support.remoting import Client, port_of, remoting_broker
@@ -195,6 +195,64 @@ async def test_a_queue_is_locked_by_one_client_until_it_unlocks_or_is_silent(
         assert await locked("one") == [0, 1], "the locks are over"
         wrong = b'{"clientId":"x","consumerGroup":"workers","mqSet":[7]}'
         assert await client.refused(RequestCode.LOCK_BATCH_MQ, wrong) == ResponseCode.INVALID_PARAMETER
+
+
+async def test_a_heartbeat_creates_nothing_for_a_group_that_consumers_may_not_create(tmp_path: Path) -> None:
+    async with remoting_broker(tmp_path, auto_create_subscription_group=False) as (node, client):
+        await client.call(RequestCode.HEART_BEAT, heartbeat("one", GROUP))
+        assert GROUP not in node.groups.entries and RETRY not in node.topics.entries
+
+
+@pytest.mark.parametrize("auto_create", [True, False])
+@pytest.mark.parametrize("group", ["../../x", "", "x" * 121])
+async def test_a_heartbeat_of_a_group_with_an_impossible_name_is_refused(
+    tmp_path: Path, group: str, *, auto_create: bool
+) -> None:
+    async with remoting_broker(tmp_path, auto_create_subscription_group=auto_create) as (node, client):
+        before = {*node.topics.entries}, {*node.groups.entries}
+        wrong = heartbeat("one", GROUP, group)
+        assert await client.refused(RequestCode.HEART_BEAT, wrong) == ResponseCode.INVALID_PARAMETER
+        assert ({*node.topics.entries}, {*node.groups.entries}) == before
+
+
+async def test_a_heartbeat_that_could_be_shown_to_no_tool_is_refused(tmp_path: Path) -> None:
+    """RocketMQ's own JSON may have objects as keys, and JSON that others read may not."""
+    async with remoting_broker(tmp_path) as (_, client):
+        body = b'{"clientID":"one","consumerDataSet":[{"groupName":"workers","subscriptionDataSet":[{{"a":1}:2}]}]}'
+        assert await client.refused(RequestCode.HEART_BEAT, body) == ResponseCode.INVALID_PARAMETER
+        listed = RequestCode.GET_CONSUMER_CONNECTION_LIST
+        assert await client.refused(listed, consumerGroup=GROUP) == ResponseCode.CONSUMER_NOT_ONLINE
+
+
+async def test_the_heartbeats_that_are_kept_take_no_more_memory_than_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with remoting_broker(tmp_path) as (_, client):
+        first, second = heartbeat("one", GROUP), heartbeat("two", GROUP)
+        monkeypatch.setattr(members, "MAX_KEPT_BYTES", len(first))
+        for _ in range(2):
+            await client.call(RequestCode.HEART_BEAT, first)
+            assert await client.refused(RequestCode.HEART_BEAT, second) == ResponseCode.SYSTEM_BUSY
+        await client.call(RequestCode.UNREGISTER_CLIENT, clientID="one", consumerGroup=GROUP)
+        await client.call(RequestCode.HEART_BEAT, second)
+        monkeypatch.setattr(members, "EXPIRES_S", -1.0)
+        await client.call(RequestCode.HEART_BEAT, first)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"consumerGroup": "x" * 1000},
+        {"mqSet": [{"topic": "x" * 1000, "queueId": 0}]},
+        {"mqSet": [{"topic": "orders", "queueId": 1 << 40}]},
+        {"mqSet": {"topic": "orders"}},
+    ],
+)
+async def test_a_lock_with_impossible_names_or_numbers_is_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    body = {"consumerGroup": GROUP, "clientId": "one", "mqSet": [{"topic": "orders", "queueId": 0}]} | wrong
+    async with remoting_broker(tmp_path) as (_, client):
+        refused = await client.refused(RequestCode.LOCK_BATCH_MQ, json.dumps(body).encode())
+        assert refused == ResponseCode.INVALID_PARAMETER
 
 
 async def test_a_group_with_push_consumers_is_refused_to_pops_until_they_have_left(tmp_path: Path) -> None:

@@ -354,3 +354,25 @@ async def test_a_client_that_stops_reading_for_long_is_disconnected(monkeypatch:
             writer.write(encode(Header(LARGE, 1, fields={"n": str(15 << 20)})))
             await until(lambda: made.unsent_bytes > 0, "its answer waits")
             await until(lambda: made.connections == 0, "it is gone")
+
+
+async def test_a_connection_whose_client_has_ended_counts_until_its_answers_are_read_or_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "CHECK_TIMES_EVERY_S", 0.05)
+    ended, close = asyncio.Event(), module.Connection.close
+
+    def closing(one: module.Connection) -> None:
+        close(one)
+        ended.set()
+
+    monkeypatch.setattr(module.Connection, "close", closing)
+    async with serving() as (made, _):
+        async with connected(made.port) as (_, writer):
+            writer.write(encode(Header(LARGE, 1, fields={"n": str(15 << 20)})))
+            await until(lambda: made.unsent_bytes > 0, "its answer waits")
+            writer.write_eof()
+            await ended.wait()
+            assert made.connections == 1 and made.unsent_bytes > 0
+            monkeypatch.setattr(module, "STALLED_S", 0.05)
+            await until(lambda: made.connections == 0, "it is gone")

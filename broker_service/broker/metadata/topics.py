@@ -113,11 +113,14 @@ class TopicTable(ConfigTable[TopicConfig]):
         return self.putting(TopicConfig(name, queue_nums, queue_nums), now_ms)
 
     async def make_of_one_queue(self, name: str, now_ms: int) -> None:
-        """Creates a topic for the broker's own records unless it exists.
+        """Creates a topic for the broker's own records unless it exists.  Raises MessageIllegal for a name that no
+        topic may have, because its folder has this name.
 
         The caller awaits this method before an append, so that the disk does not block the event loop.  After this
         method has returned, the topic takes records until the caller awaits something else.
         """
+        if name not in self.entries:
+            check_topic_name(name)
         topic = TopicConfig(name, read_queue_nums=1, write_queue_nums=1)
         await self.until_settled(name)
         while name not in self.entries:

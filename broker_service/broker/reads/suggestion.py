@@ -64,7 +64,7 @@ class ReadPolicy:
         return self.role is not BrokerRole.SLAVE or self.offset_check_in_slave
 
     def suggested_broker_id(self, *, from_slave: bool) -> int:
-        """Returns the broker that the answer suggests, by the first six rows of table D1 of docs/decision_tables.md.
+        """Returns the broker that the answer suggests, by the first three rows of table D1 of docs/decision_tables.md.
 
         `from_slave` is True if the consumer is far behind (SPS of table D2b).  Masters and slaves suggest the same
         broker, because a master also sends its consumers to the group's brokerId.

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from itertools import groupby, repeat
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from rocketsim_proto.remoting.codes import RequestCode, ResponseCode
 from rocketsim_proto.remoting.frame import Header
@@ -68,9 +68,9 @@ class Peer(Protocol):
 class Request:
     """A request of a client.
 
-    `user` is the name of the user who signed the request, or empty without access control.  `is_admitted` and
-    `admitted_after` are for access control: `admitted_after` is the number of changes to users and policies that came
-    before the request was admitted.
+    `user` is the name of the user who signed the request, or empty without access control.  `is_admitted`,
+    `admitted_after` and `guard` are for access control: `admitted_after` is the number of changes to users and policies
+    that came before the request was admitted, and `guard` has admitted it.
     """
 
     header: Header
@@ -79,6 +79,7 @@ class Request:
     user: str = ""
     is_admitted: bool = False
     admitted_after: int = 0
+    guard: "Guard | None" = None
 
     @property
     def fields(self) -> dict[str, str]:
@@ -93,16 +94,20 @@ class Request:
             raise InvalidParameter(f"request {self.header.code} has no field {name}")
         return default
 
-    def number(self, name: str, default: int | None = None) -> int:
+    def number(self, name: str, default: int | None = None, *, bits: int = 64) -> int:
+        """Returns the value of a field.  Raises InvalidParameter if it is no signed number of this many bits."""
         value = self.header.fields.get(name)
         if value is None:
             if default is None:
                 raise InvalidParameter(f"request {self.header.code} has no field {name}")
             return default
         try:
-            return int(value[:21])
+            number = int(value[:21])
         except ValueError:
             raise InvalidParameter(f"request {self.header.code}: {name}={value[:40]!r} is not a number") from None
+        if not -(1 << (bits - 1)) <= number < 1 << (bits - 1):
+            raise InvalidParameter(f"request {self.header.code}: {name}={number} is no number of {bits} bits")
+        return number
 
     def boolean(self, name: str, *, default: bool = False) -> bool:
         value = self.header.fields.get(name)
@@ -136,6 +141,9 @@ class Guard(Protocol):
 
     def check_again(self, request: Request) -> None:
         """Raises AccessDenied if a request that was admitted some time ago would not be admitted now."""
+
+    def require(self, request: Request, need: Any) -> None:
+        """Raises AccessDenied unless the user of an admitted request also has this right."""
 
 
 class Calls:
@@ -204,7 +212,7 @@ class Calls:
     def _admit(self, request: Request) -> None:
         if self._guard is not None and not request.is_admitted:
             self._guard.admit(request)
-            request.is_admitted = True
+            request.is_admitted, request.guard = True, self._guard
 
 
 def _answer_of(request: Request, outcome: Outcome) -> Answer | None:

@@ -168,6 +168,15 @@ class Connection:
         self._write()
         self._writer.close()
 
+    async def wait_sent(self) -> None:
+        """Waits after `close` until the answers have been sent, or the connection is aborted.
+
+        A client can end its side of a connection and read no answers.  Until all answers are sent, they take memory and
+        the socket stays open, so the connection still counts.
+        """
+        with suppress(OSError):
+            await self._writer.wait_closed()
+
     def abort(self) -> None:
         self._writer.transport.abort()
 
@@ -335,12 +344,19 @@ class RemotingServer:
             return
         self._connections.add(one)
         try:
+            await self._serve(one)
+            await one.wait_sent()
+        finally:
+            self._connections.discard(one)
+
+    async def _serve(self, one: Connection) -> None:
+        """Reads and answers requests until the connection ends, and closes it."""
+        try:
             await self._read(one)
         except (asyncio.IncompleteReadError, OSError, FrameError) as error:
             if isinstance(error, FrameError):
                 logger.info("%s: the connection of %s is closed: %s", self._key, one.address, error)
         finally:
-            self._connections.discard(one)
             one.close()
             one.end_asking()
             for call in one.calls:

@@ -19,6 +19,7 @@ from broker_service.broker.reads.commits import Commits
 from broker_service.broker.reads.push_subscriptions import Subscription
 from broker_service.broker.reads.read_checks import ReadChecks
 from broker_service.errors import InvalidParameter, RocketSimError, SystemBusy
+from broker_service.names import check_group_name
 from broker_service.runtime.remoting.bodies import from_json, to_json
 from broker_service.runtime.remoting.calls import Answer, Handlers, Peer, Request
 from broker_service.state import half_messages
@@ -31,13 +32,16 @@ EXPIRES_S = 120.0  # a client without a heartbeat expires after this time, as in
 MAX_CLIENTS = 20_000
 MAX_GROUPS_OF_ONE = 100
 MAX_HEARTBEAT_BYTES = 256 << 10
+# The heartbeats of all members together, which are kept; those of 20,000 clients with a few topics each fit into it.
+MAX_KEPT_BYTES = 64 << 20
+MAX_PRODUCER_GROUP_LENGTH = 255  # RocketMQ's clients allow 255 characters, and producers' groups are not created here
 
 
 @dataclass(slots=True)
 class Member:
     """A connected client.  `consumers` has the groups with which the client consumes, each with the group's part of the
-    client's last heartbeat.  If a heartbeat of this client id has come over another open connection, `other_address` is
-    the client's address there.
+    client's last heartbeat, whose body has `size_bytes`.  If a heartbeat of this client id has come over another open
+    connection, `other_address` is the client's address there.
     """
 
     connection: Peer
@@ -48,6 +52,7 @@ class Member:
     consumers: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     producers: frozenset[str] = frozenset()
     other_address: str = ""
+    size_bytes: int = 0
 
 
 class Members:
@@ -64,6 +69,7 @@ class Members:
         self._push = checks.push
         self._clock = clock
         self._members: dict[str, Member] = {}  # client id -> member
+        self._kept_bytes = 0  # the sum of the members' `size_bytes`
 
     def handlers(self) -> Handlers:
         return {
@@ -81,18 +87,29 @@ class Members:
                 f"a heartbeat has {len(request.body)} bytes; at most {MAX_HEARTBEAT_BYTES} are allowed"
             )
         given = from_json(request.body)
+        try:
+            to_json(given)  # parts of a heartbeat are shown to tools
+        except (TypeError, RecursionError) as error:
+            raise InvalidParameter(f"a heartbeat cannot be written as JSON: {error}") from error
         client_id = client_of(request, str(given.get("clientID") or ""))
         consumers = {str(one.get("groupName") or ""): one for one in _objects(given, "consumerDataSet")}
         producers = frozenset(str(one.get("groupName") or "") for one in _objects(given, "producerDataSet"))
         if len(consumers) + len(producers) > MAX_GROUPS_OF_ONE:
             raise InvalidParameter(f"client {client_id} names more than {MAX_GROUPS_OF_ONE} groups")
+        for group in consumers:
+            check_group_name(group)
+        if longest := next((name for name in producers if len(name) > MAX_PRODUCER_GROUP_LENGTH), None):
+            raise InvalidParameter(f"producer group {longest[:40]!r}… is longer than {MAX_PRODUCER_GROUP_LENGTH}")
         for group, consumer in consumers.items():
             await self._make_group(group, is_push=_is_push(consumer))
         self._forget_silent()
-        if client_id not in self._members and len(self._members) >= MAX_CLIENTS:
-            raise SystemBusy(f"{len(self._members)} clients are connected already; connect again later")
-        header = request.header
         before = self._members.get(client_id)
+        if before is None and len(self._members) >= MAX_CLIENTS:
+            raise SystemBusy(f"{len(self._members)} clients are connected already; connect again later")
+        more_bytes = len(request.body) - (before.size_bytes if before is not None else 0)
+        if more_bytes > 0 and self._kept_bytes + more_bytes > MAX_KEPT_BYTES:
+            raise SystemBusy(f"the heartbeats of {len(self._members)} clients have {self._kept_bytes} bytes already")
+        header = request.header
         other_address = ""
         if before is not None:
             other_address = before.other_address
@@ -109,7 +126,9 @@ class Members:
             consumers,
             producers,
             other_address,
+            len(request.body),
         )
+        self._kept_bytes += more_bytes
         self._push.subscribe(client_id, _push_subscriptions(consumers))
         for group in consumers:
             self._broker.consumers.sent_heartbeat(group, client_id, self._clock())
@@ -155,10 +174,12 @@ class Members:
     async def _make_group(self, group: str, *, is_push: bool) -> None:
         """Creates the group that a heartbeat names, and the retry topic from which the group's push consumers read.
 
-        If the creation fails, the error is only logged, because the consumer's next pull fails for the same reason.
+        A group that may not be created gets no retry topic either.  If the creation fails, the error is only logged,
+        because the consumer's next pull fails for the same reason.
         """
         try:
             await self._commits.make_group(group)
+            self._commits.group(group)
             if is_push and self._broker.mastership.standing is Standing.WRITABLE:
                 await self._broker.topics.make_of_one_queue(push_retry_topic(group), self._broker.now_ms())
         except RocketSimError as error:
@@ -174,7 +195,7 @@ class Members:
             self._push.subscribe(client_id, _push_subscriptions(member.consumers))
             member.producers -= {request.text("producerGroup", "")}
             if not member.consumers and not member.producers:
-                del self._members[client_id]
+                self._kept_bytes -= self._members.pop(client_id).size_bytes
             self._notify_members([group] if has_left else ())
         return Answer()
 
@@ -262,7 +283,9 @@ class Members:
         ]
         left: set[str] = set()
         for client_id in gone:
-            groups = self._members.pop(client_id).consumers.keys()
+            member = self._members.pop(client_id)
+            self._kept_bytes -= member.size_bytes
+            groups = member.consumers.keys()
             for group in groups:
                 self._broker.consumers.left(group, client_id)
             left |= groups

@@ -10,6 +10,7 @@ from broker_service.wire.remoting.resets import Resets
 
 # longest wait for the slave if this broker is a SYNC_MASTER; RocketMQ's clients wait 5 s for the answer
 COMMIT_WAIT_S = 2.0
+LAST_MS = 1 << 62  # no message is stored later
 
 
 class OffsetAnswers:
@@ -35,7 +36,7 @@ class OffsetAnswers:
         As in RocketMQ, a new group gets 0 for a queue that still has its first message, unless the request says
         `setZeroIfNotFound=false`.
         """
-        queue = request.text("topic"), request.number("queueId")
+        queue = self._queue(request)
         zero = request.boolean("setZeroIfNotFound", default=True)
         found = await self._commits.query(request.text("consumerGroup"), [queue], zero_for_new_group=zero)
         if found[0].offset < 0:
@@ -44,7 +45,7 @@ class OffsetAnswers:
 
     async def commit(self, request: Request) -> Answer:
         group = request.text("consumerGroup")
-        entry = CommitEntry(request.text("topic"), request.number("queueId"), request.number("commitOffset"))
+        entry = CommitEntry(*self._queue(request), request.number("commitOffset"))
         if not self._resets.is_reached(group, entry.topic, entry.queue_id, entry.offset):
             return Answer(remark=f"offset {entry.offset} is ignored: the consumer has not followed a reset yet")
         standing, status = await self._commits.commit_and_share(group, [entry], COMMIT_WAIT_S)
@@ -55,7 +56,8 @@ class OffsetAnswers:
 
         With `boundaryType=UPPER`, answers with the offset of the last message that was stored at the time or before it.
         """
-        topic, queue_id, timestamp = request.text("topic"), request.number("queueId"), request.number("timestamp")
+        topic, queue_id = self._queue(request)
+        timestamp = min(request.number("timestamp"), LAST_MS)
         if self._broker.lacks_retry_topic(topic):
             return _offset(0)
         if request.text("boundaryType", "LOWER") != "UPPER":
@@ -80,7 +82,7 @@ class OffsetAnswers:
         return (await self._queues.bounds(topic, [queue_id]))[0]
 
     def _queue(self, request: Request) -> tuple[str, int]:
-        return request.text("topic"), request.number("queueId")
+        return request.text("topic"), request.number("queueId", bits=32)
 
 
 def _offset(offset: int) -> Answer:

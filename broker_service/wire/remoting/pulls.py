@@ -73,7 +73,7 @@ class PullAnswers:
         if not flags & _HOLDS and self._broker.lacks_retry_topic(topic):
             nothing = {"suggestWhichBrokerId": "0", "nextBeginOffset": "0", "minOffset": "0", "maxOffset": "0"}
             return Answer(fields=nothing, code=ResponseCode.PULL_NOT_FOUND)
-        queue_id, queue_offset = request.number("queueId"), request.number("queueOffset")
+        queue_id, queue_offset = request.number("queueId", bits=32), request.number("queueOffset")
         if not self._resets.is_reached(group, topic, queue_id, queue_offset):
             flags &= ~_COMMITS
         return Pull(
@@ -81,7 +81,7 @@ class PullAnswers:
             topic=topic,
             queue_id=queue_id,
             queue_offset=queue_offset,
-            max_msg_nums=request.number("maxMsgNums"),
+            max_msg_nums=request.number("maxMsgNums", bits=32),
             max_msg_bytes=MAX_ANSWER_BYTES,
             sub_expression=expression or "*",
             expression_type=expression_type or "TAG",

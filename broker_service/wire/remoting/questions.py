@@ -10,6 +10,8 @@ from typing import Protocol
 from rocketsim_proto.remoting.codes import RequestCode, ResponseCode
 from rocketsim_proto.remoting.frame import FrameError, text
 
+from broker_service.access.remoting import request_topic_check
+from broker_service.access.rights import SUB, CheckTopic
 from broker_service.broker.core.broker import Broker
 from broker_service.errors import MessageIllegal, SystemBusy
 from broker_service.runtime.remoting.calls import Answer, Handlers, Reply, Request, Unanswered
@@ -23,8 +25,8 @@ MAX_NAMED = 5  # most clients that a refusal names
 
 
 class Messages(Protocol):
-    async def message_by_id(self, topic: str, message_id: str) -> Sequence[bytes]:
-        """Returns the records with this id.  Raises NotFound."""
+    async def message_by_id(self, topic: str, message_id: str, check: CheckTopic) -> Sequence[bytes]:
+        """Returns the records with this id.  Raises NotFound, or what `check` raises for the topic of the record."""
 
 
 class ConsumerQuestions:
@@ -56,7 +58,7 @@ class ConsumerQuestions:
         if isinstance(found, Answer):
             return found
         topic, message_id = request.text("topic", ""), request.text("msgId")
-        record = (await self._messages.message_by_id(topic, message_id))[0]
+        record = (await self._messages.message_by_id(topic, message_id, request_topic_check(request, *SUB)))[0]
         fields = {"msgId": message_id, "brokerName": self._broker.config.broker_name}
         if topic:
             fields["topic"] = topic

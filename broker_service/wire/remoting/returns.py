@@ -14,10 +14,13 @@ from rocketsim_proto.records import record
 from rocketsim_proto.records.record import Record
 from rocketsim_proto.remoting.codes import RequestCode
 
+from broker_service.access.remoting import request_topic_check
+from broker_service.access.rights import SUB
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.put import PutPath
 from broker_service.broker.reads.commits import Commits
 from broker_service.errors import InvalidParameter, NotFound
+from broker_service.names import MAX_RETRY_TOPIC_LENGTH, check_group_name
 from broker_service.put_result import PutStatus
 from broker_service.runtime import cold_reads
 from broker_service.runtime.remoting.bodies import from_json, to_json
@@ -60,7 +63,7 @@ class Returns:
         await self._commits.make_group(group_name)
         group = self._commits.group(group_name)
         broker.check_writable()
-        offset, level = request.number("offset"), request.number("delayLevel", 0)
+        offset, level = request.number("offset"), request.number("delayLevel", 0, bits=32)
         data = await cold_reads.read(broker.store, partial(broker.store.log.find_record, offset))
         if data is None:
             raise NotFound(f"no record starts at {offset} of this broker's log")
@@ -68,6 +71,7 @@ class Returns:
         origin = request.text("originTopic", "")
         if origin and message.topic not in (origin, push_retry_topic(group_name)):
             raise NotFound(f"the record at {offset} of this broker's log is not of topic {origin}")
+        request_topic_check(request, *SUB)(message.topic)
         most = request.number("maxReconsumeTimes", group.retry_max_times)
         is_dead = level < 0 or message.reconsume_times >= max(0, most)
         topic = dlq_topic(group_name) if is_dead else push_retry_topic(group_name)
@@ -86,7 +90,7 @@ class Returns:
         if len(self._locks) + len(queues) > MAX_LOCKS:
             self._locks = {place: one for place, one in self._locks.items() if one.until_s > now_s}
         for queue in queues:
-            place = (group, str(queue.get("topic")), int(queue.get("queueId") or 0))
+            place = (group, queue["topic"], queue.get("queueId", 0))
             held = self._locks.get(place)
             if held is not None and held.client_id != client_id and held.until_s > now_s:
                 continue
@@ -99,7 +103,7 @@ class Returns:
     async def unlock(self, request: Request) -> Answer:
         group, client_id, queues = self._of_body(request)
         for queue in queues:
-            place = (group, str(queue.get("topic")), int(queue.get("queueId") or 0))
+            place = (group, queue["topic"], queue.get("queueId", 0))
             held = self._locks.get(place)
             if held is not None and held.client_id == client_id:
                 del self._locks[place]
@@ -107,14 +111,24 @@ class Returns:
 
     def _of_body(self, request: Request) -> tuple[str, str, list[dict[str, Any]]]:
         given = from_json(request.body)
-        queues = given.get("mqSet") or []
+        group, queues = str(given.get("consumerGroup") or ""), given.get("mqSet") or []
+        check_group_name(group)
         if not isinstance(queues, list) or any(not _is_queue(one) for one in queues):
             raise InvalidParameter("mqSet must be a list of queues")
-        return str(given.get("consumerGroup") or ""), client_of(request, str(given.get("clientId") or "")), queues
+        return group, client_of(request, str(given.get("clientId") or "")), queues
 
 
 def _is_queue(one: object) -> bool:
-    return isinstance(one, dict) and isinstance(one.get("topic"), str) and type(one.get("queueId", 0)) is int
+    """Returns True if this is a queue whose topic's name and whose id are short enough to be kept with its lock."""
+    if not isinstance(one, dict):
+        return False
+    topic, queue_id = one.get("topic"), one.get("queueId", 0)
+    return (
+        isinstance(topic, str)
+        and len(topic) <= MAX_RETRY_TOPIC_LENGTH
+        and type(queue_id) is int
+        and abs(queue_id) < 1 << 31
+    )
 
 
 def _level(message: Record, asked: int) -> int:

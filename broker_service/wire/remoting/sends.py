@@ -12,7 +12,7 @@ from rocketsim_proto.remoting.frame import Header
 
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.put import Placed, PutPath, RecordsSend
-from broker_service.errors import MessageIllegal, RocketSimError
+from broker_service.errors import InvalidParameter, MessageIllegal, RocketSimError
 from broker_service.put_result import PutStatus
 from broker_service.runtime.remoting.calls import Answer, Handlers, HandlersAtOnce, Outcome, Request
 from broker_service.state.half_messages import PROPERTY_IMMUNITY_S, PROPERTY_PREPARED
@@ -110,7 +110,9 @@ class SendAnswers:
         code = request.header.code
         fields = request.fields if code == RequestCode.SEND_MESSAGE else send_fields.long_names(request.fields)
         named = Request(Header(code, fields=fields), request.body, request.connection)
-        topic = named.text("topic")
+        topic = send_fields.topic_of(code, request.fields)
+        if not topic:
+            raise InvalidParameter(f"request {code} names no topic")
         records = self._records(named, topic)
         send = RecordsSend(topic=topic, records=records, default_queue_nums=named.number("defaultTopicQueueNums", 0))
         begins = records[0].properties.pop(PROPERTY_PREPARED, "") == "true"
@@ -132,7 +134,7 @@ class SendAnswers:
         )
 
     def _records(self, request: Request, topic: str) -> list[Record]:
-        sys_flag = request.number("sysFlag", 0)
+        sys_flag = request.number("sysFlag", 0, bits=32)
         born_ms = request.number("bornTimestamp", 0) or self._broker.now_ms()
         properties = request.text("properties", "").encode(errors="replace")
         added = TRACING
@@ -145,10 +147,11 @@ class SendAnswers:
             if not messages:
                 raise MessageIllegal(f"topic {topic}: the batch has no message")
         else:
-            messages = [message_batch.BatchMessage(request.number("flag", 0), request.body, properties)]
+            messages = [message_batch.BatchMessage(request.number("flag", 0, bits=32), request.body, properties)]
         host, _, port = request.connection.address.rpartition(":")
         born_host, store_host = record.encode_host(host.strip("[]"), int(port)), bytes(len(self._broker.store_host))
-        queue_id, reconsumed = self._queue(topic, request.number("queueId", -1)), request.number("reconsumeTimes", 0)
+        queue_id = self._queue(topic, request.number("queueId", -1, bits=32))
+        reconsumed = request.number("reconsumeTimes", 0, bits=32)
         return [
             Record(
                 topic=topic,

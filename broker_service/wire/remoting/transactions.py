@@ -8,6 +8,8 @@ with the same offsets (`members.py`), and the producer then ends the transaction
 from rocketsim_proto.records.record import PROPERTY_PRODUCER_GROUP, Record
 from rocketsim_proto.remoting.codes import RequestCode
 
+from broker_service.access.remoting import request_topic_check
+from broker_service.access.rights import PUB
 from broker_service.errors import InvalidParameter
 from broker_service.runtime.remoting.calls import Answer, Handlers, Request
 from broker_service.state import half_messages
@@ -33,16 +35,17 @@ class TransactionAnswers:
         log_offset = request.number("commitLogOffset")
         half = await self._transactions.half_at(log_offset)
         self._check_is_its_own(request, half)
-        transaction = TransactionId(half_messages.real_topic(half), half.message_id)
+        topic = half_messages.real_topic(half)
+        request_topic_check(request, *PUB)(topic)
+        transaction = TransactionId(topic, half.message_id)
         return put_answer(await self._transactions.end(transaction, resolution, SAFE_WAIT_S))
 
     @staticmethod
     def _check_is_its_own(request: Request, half: Record) -> None:
         """Raises InvalidParameter unless the request names topic, producer group and queue offset of the half message.
 
-        RocketMQ also checks these fields, because a log offset alone can be guessed.  The request's topic, which is
-        compared here, is also the topic for which access control has checked the user's right.  Clients before RocketMQ
-        5 name no topic, and need the right for all topics.
+        RocketMQ also checks these fields, because a log offset alone can be guessed.  Clients before RocketMQ 5 name no
+        topic.
         """
         topic, group = half_messages.real_topic(half), half.properties.get(PROPERTY_PRODUCER_GROUP, "")
         for what, said, found in (

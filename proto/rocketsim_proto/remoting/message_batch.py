@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 MAX_MESSAGES = 1_000  # brokers of 5.x count a batch in a signed 16-bit number, and break the queue above 32,767
+MAX_DECODED = 0x7FFF  # a batch with more messages is refused, since each takes much more memory than its bytes
 MAX_PROPERTIES_BYTES = 0x7FFF
 
 _HEAD = struct.Struct(">iiiii")
@@ -20,7 +21,9 @@ OVERHEAD_BYTES = _HEAD.size + _PROPERTIES.size  # the size of a message without 
 
 
 class BatchError(ValueError):
-    """Raised if the lengths in a batch are inconsistent.  The message says at which byte a length is wrong."""
+    """Raised if the lengths in a batch are inconsistent, or if the batch has too many messages.  The error's message
+    says at which byte a length is wrong.
+    """
 
 
 class BatchMessage(NamedTuple):
@@ -40,9 +43,14 @@ def encode(messages: Iterable[BatchMessage]) -> bytes:
 
 
 def decode(batch: bytes | bytearray | memoryview) -> list[BatchMessage]:
-    """Decodes a batch.  Raises BatchError if the lengths in the batch are inconsistent."""
-    view, at, messages = memoryview(batch), 0, []
+    """Decodes a batch.  Raises BatchError if the lengths in the batch are inconsistent, or if it has more than
+    MAX_DECODED messages.
+    """
+    view, at = memoryview(batch), 0
+    messages: list[BatchMessage] = []
     while at < len(view):
+        if len(messages) == MAX_DECODED:
+            raise BatchError(f"more than {MAX_DECODED} messages in {len(view)} bytes; send smaller batches")
         left = len(view) - at
         if left < OVERHEAD_BYTES:
             raise BatchError(f"{left} bytes at byte {at} are too short for a message")
