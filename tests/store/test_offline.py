@@ -272,6 +272,68 @@ def test_a_log_file_that_was_cut_short_is_damage(store: Path) -> None:
     assert (Severity.DAMAGE, "commitlog/00000000000002097152", FILE_SIZE - 4096) in found(store)
 
 
+def damaged_lines(store: Path) -> list[tuple[str, int, int]]:
+    lines = [line for line in dump(store) if line["kind"] == "damaged"]
+    return [(line["file"], line["commitLogOffset"], line["storeSize"]) for line in lines]
+
+
+def test_a_missing_log_file_is_a_line_of_the_dump(store: Path) -> None:
+    (store / "commitlog/00000000000002097152").unlink()
+    assert damaged_lines(store) == [("commitlog/00000000000001048576", 2 * FILE_SIZE, FILE_SIZE)]
+
+
+def test_a_last_file_that_was_cut_short_is_no_silent_end_of_the_dump(store: Path) -> None:
+    """It is cut within the last record, and then between two records."""
+    path = store / LAST_LOG_FILE
+    for end, torn in ((END - 10, True), (END, False)):
+        (copy := path.with_suffix(".copy")).write_bytes(path.read_bytes())
+        with path.open("r+b") as file:
+            file.truncate(end - 4 * FILE_SIZE)
+        misfit = (LAST_LOG_FILE, end, 5 * FILE_SIZE - end)
+        lines = damaged_lines(store)
+        assert lines[-1] == misfit and len(lines) == (2 if torn else 1)
+        if torn:
+            file, begin, size = lines[0]
+            assert file == LAST_LOG_FILE and begin < begin + size == end
+        assert (Severity.DAMAGE, LAST_LOG_FILE, end - 4 * FILE_SIZE) in found(store)
+        copy.rename(path)
+    assert found(store) == []
+
+
+def test_bytes_behind_the_log_that_are_no_record_are_a_line_of_the_dump(store: Path) -> None:
+    overwrite(store / LAST_LOG_FILE, END - 4 * FILE_SIZE, b"\0\0\1\0")
+    assert damaged_lines(store) == [(LAST_LOG_FILE, END, 5 * FILE_SIZE - END)]
+
+
+def test_a_log_file_of_no_bytes_is_damage(store: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    (store / "commitlog/00000000000002097152").write_bytes(b"")
+    assert damaged_lines(store) == [("commitlog/00000000000002097152", 2 * FILE_SIZE, FILE_SIZE)]
+    assert (Severity.DAMAGE, "commitlog/00000000000002097152", 0) in found(store)
+    only = tmp_path_factory.mktemp("store")
+    (only / "commitlog").mkdir()
+    (only / FIRST_LOG_FILE).write_bytes(b"")
+    assert damaged_lines(only) == [(FIRST_LOG_FILE, 0, 0)]
+    assert found(only) == [(Severity.DAMAGE, FIRST_LOG_FILE, 0)]
+
+
+def test_a_log_without_any_file_is_damage_if_it_had_records(store: Path) -> None:
+    from broker_service.store.files import Files
+    from broker_service.store.flushed_offset import Flushed, FlushedOffset
+
+    (store / "rocketsim").mkdir()
+    flushed = FlushedOffset(Files(), store / "rocketsim" / "flushed")
+    flushed.save(Flushed(END))
+    flushed.close()
+    for path in (store / "commitlog").iterdir():
+        path.unlink()
+    assert found(store)[0] == (Severity.DAMAGE, "commitlog", 0)
+
+
+def test_a_queue_file_of_no_bytes_is_named(store: Path) -> None:
+    (store / PLAIN).write_bytes(b"")
+    assert (Severity.REPAIRABLE, PLAIN, 0) in found(store)
+
+
 def test_zeros_where_a_blank_should_be_are_damage(store: Path) -> None:
     overwrite(store / FIRST_LOG_FILE, 649699, bytes(8))
     assert found(store) == [(Severity.DAMAGE, FIRST_LOG_FILE, 649699)]

@@ -14,7 +14,7 @@ from rocketsim_proto.records.record import PROPERTY_KEYS, PROPERTY_TAGS
 
 from broker_service.store.consume_queue import ENTRY_SIZE
 from broker_service.store.offline.file import numbered_files
-from broker_service.store.offline.log import Blank, Damaged, Whole
+from broker_service.store.offline.log import Blank, Damaged, Misfit, Whole
 from broker_service.store.offline.offsets import committed_offsets
 from broker_service.store.offline.queue import queues
 from broker_service.store.offline.survey import Survey
@@ -23,7 +23,8 @@ Line = dict[str, Any]
 
 
 def dump(directory: Path, survey: Survey | None = None) -> Iterator[Line]:
-    """Yields one line for each record, blank and damaged part of the log, in physical order.
+    """Yields one line for each record, blank and damaged part of the log, in physical order.  Files that are missing,
+    cut short or too long, and bytes behind the last record that are no record, are damaged parts, too.
 
     After the log come lines for the queues, the log's bounds and the committed offsets.
     """
@@ -38,8 +39,14 @@ def dump(directory: Path, survey: Survey | None = None) -> Iterator[Line]:
             yield {"kind": "blank", "commitLogOffset": part.offset, "storeSize": part.size}
             log_max = part.offset + part.size
         elif isinstance(part, Damaged):
-            yield {"kind": "damaged", "commitLogOffset": part.offset, "storeSize": part.size, "reason": part.reason}
+            yield _damaged(part.path, part.offset, part.size, part.reason)
             log_max = part.offset + part.size
+        elif isinstance(part, Misfit):
+            yield _damaged(part.path, part.offset, part.size, part.reason)
+        elif part.reason:
+            yield _damaged(
+                part.path, part.offset, int(part.path.name) + part.path.stat().st_size - part.offset, part.reason
+            )
     for queue in queues(directory, log_min):
         survey.queues += 1
         entries = queue.read(queue.min_offset, queue.max_offset)
@@ -68,6 +75,11 @@ def dump(directory: Path, survey: Survey | None = None) -> Iterator[Line]:
             "queueId": one.queue_id,
             "offset": one.offset,
         }
+
+
+def _damaged(path: Path, log_offset: int, size: int, reason: str) -> Line:
+    where = {"commitLogOffset": log_offset, "storeSize": size, "file": f"commitlog/{path.name}"}
+    return {"kind": "damaged", **where, "reason": reason}
 
 
 def _messages(records: Records) -> Iterator[Line]:

@@ -55,14 +55,56 @@ class Tail:
     reason: str
 
 
-LogPart = Whole | Blank | Damaged | Tail
+@dataclass(frozen=True, slots=True)
+class Misfit:
+    """The end of a file that does not fit to the other files: a file is missing behind it, cut short, or too long.
+
+    `offset` is the log offset at which the file ends, or should end, and `size` is the number of bytes that are missing
+    there.
+    """
+
+    path: Path
+    offset: int
+    size: int
+    reason: str
+
+
+LogPart = Whole | Blank | Damaged | Tail | Misfit
 
 
 def log_parts(directory: Path) -> Iterator[LogPart]:
-    """Yields all parts of `commitlog/` in physical order.  If there is a file, the last part is a Tail."""
+    """Yields all parts of `commitlog/` in physical order.  If there is a file, the last part is a Tail, which a Misfit
+    may follow.
+    """
     files = numbered_files(directory / "commitlog")
+    sizes = [path.stat().st_size for path in files]
     for number, path in enumerate(files):
         yield from _file_parts(path, is_last=number == len(files) - 1)
+        if number < len(files) - 1:
+            yield from _between(path, sizes[number], files[number + 1])
+    if files:
+        yield from _at_the_end(files[-1], sizes)
+
+
+def _between(path: Path, size: int, following: Path) -> Iterator[Misfit]:
+    start, expected = int(path.name), int(following.name) - int(path.name)
+    if size < expected:
+        reason = f"{size} bytes, and the next file starts {expected} bytes later: a file is missing or cut short"
+        yield Misfit(path, start + size, expected - size, reason)
+    elif size > expected:
+        yield Misfit(path, start + expected, 0, f"runs into {following.name}")
+
+
+def _at_the_end(path: Path, sizes: list[int]) -> Iterator[Misfit]:
+    """Yields the last file if its size is not that of the others, or if it is the only file and empty.  A log file gets
+    its size before its first record.
+    """
+    size, first = sizes[-1], sizes[0]
+    if size != first:
+        reason = f"{size} bytes, but the files before it have {first}"
+        yield Misfit(path, int(path.name) + size, max(0, first - size), reason)
+    elif not size:
+        yield Misfit(path, int(path.name), 0, "0 bytes: its records are lost, or it never had any")
 
 
 def _file_parts(path: Path, *, is_last: bool) -> Iterator[LogPart]:
@@ -70,6 +112,10 @@ def _file_parts(path: Path, *, is_last: bool) -> Iterator[LogPart]:
     while at < file.size:
         reason = ""
         data = file.read(at, _CHUNK)
+        if not data:
+            yield Damaged(path, start + at, file.size - at, "the file was cut short while it was read")
+            at = file.size
+            break
         records, walked = scan(data, start + at, crc=True, strict_from=0)
         if not len(walked.sizes) and walked.stop is Stop.END and len(data) < walked.next_size <= file.size - at:
             data = file.read(at, walked.next_size)  # the record is larger than a chunk

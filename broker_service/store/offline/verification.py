@@ -4,10 +4,9 @@ The command checks the log first, and then the files that are derived from the l
 command replays the log and compares each entry with its record, without any code of the broker's writer.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import asdict, dataclass
 from enum import Enum
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +18,12 @@ from rocketsim_proto.reserved import SCHEDULE_TOPIC
 from broker_service.errors import StoreCorrupt
 from broker_service.store.consume_queue import ENTRY, FILLER_SIZE, Entries
 from broker_service.store.files import Files
-from broker_service.store.flushed_offset import FlushedOffset
+from broker_service.store.flushed_offset import Flushed, FlushedOffset
 from broker_service.store.index_keys import NO_KEYS, index_keys
 from broker_service.store.json_file import decoded
 from broker_service.store.offline.file import numbered_files
 from broker_service.store.offline.index import OfflineIndex
-from broker_service.store.offline.log import Blank, Damaged, Tail, Whole
+from broker_service.store.offline.log import Blank, Damaged, Misfit, Tail, Whole
 from broker_service.store.offline.offsets import committed_offsets
 from broker_service.store.offline.queue import OfflineQueue, queues
 from broker_service.store.offline.survey import Survey
@@ -69,7 +68,6 @@ class _Verification:
         self._index = OfflineIndex(directory)
 
     def findings(self) -> Iterator[Finding]:
-        yield from self._log_files()
         yield from self._log()
         yield from self._queue_files()
         yield from self._queue_ends()
@@ -81,21 +79,10 @@ class _Verification:
 
     # --- the log --------------------------------------------------------------------------------------------------
 
-    def _log_files(self) -> Iterator[Finding]:
-        files = numbered_files(self._directory / "commitlog")
-        for previous, path in pairwise(files):
-            size, expected = previous.stat().st_size, int(path.name) - int(previous.name)
-            if size < expected:
-                what = f"{size} bytes, and the next file starts {expected} bytes later: a file is missing or cut short"
-                yield self._finding(Severity.DAMAGE, previous, size, what)
-            elif size > expected:
-                yield self._finding(Severity.DAMAGE, previous, expected, f"runs into {path.name}")
-        if len(files) > 1 and files[-1].stat().st_size != files[0].stat().st_size:
-            what = f"{files[-1].stat().st_size} bytes, but the files before it have {files[0].stat().st_size}"
-            yield self._finding(Severity.DAMAGE, files[-1], files[-1].stat().st_size, what)
-
     def _log(self) -> Iterator[Finding]:
+        has_files = False
         for part in self._survey.log_parts(self._directory):
+            has_files = True
             if isinstance(part, Whole):
                 end = part.offset + int(part.records.sizes.sum())
                 self._index.compare(index_keys(part.records), part.offset, end)
@@ -105,18 +92,33 @@ class _Verification:
             elif isinstance(part, Damaged):
                 what = f"{part.size} bytes of the log, from {part.offset} on, hold no record: {part.reason}"
                 yield self._finding(Severity.DAMAGE, part.path, part.offset - int(part.path.name), what)
+            elif isinstance(part, Misfit):
+                yield self._finding(Severity.DAMAGE, part.path, part.offset - int(part.path.name), part.reason)
             elif isinstance(part, Tail):
                 self._log_end = part.offset
                 yield from self._tail(part)
+        if not has_files:
+            yield from self._lost_log()
+
+    def _lost_log(self) -> Iterator[Finding]:
+        """Yields a finding if there is no log file although the log had records."""
+        flushed = yield from self._flushed()
+        if flushed is not None and flushed.offset > 0:
+            what = f"no log file is here, but the log was flushed up to {flushed.offset}"
+            yield self._finding(Severity.DAMAGE, self._directory / "commitlog", 0, what)
+
+    def _flushed(self) -> Generator[Finding, None, Flushed | None]:
+        """Yields a finding if the file is damaged.  Returns its value if there is one."""
+        path = self._directory / "rocketsim" / "flushed"
+        try:
+            return FlushedOffset(Files(), path).load(log_is_empty=not self._replayed)
+        except StoreCorrupt as error:
+            yield self._finding(Severity.DAMAGE, path, 0, str(error))
+            return None
 
     def _tail(self, tail: Tail) -> Iterator[Finding]:
         at = tail.offset - int(tail.path.name)
-        path = self._directory / "rocketsim" / "flushed"
-        try:
-            flushed = FlushedOffset(Files(), path).load(log_is_empty=not self._replayed)
-        except StoreCorrupt as error:
-            yield self._finding(Severity.DAMAGE, path, 0, str(error))
-            flushed = None
+        flushed = yield from self._flushed()
         if flushed is not None and flushed.offset > tail.offset:
             what = f"the log ends at {tail.offset}, but was flushed up to {flushed.offset}: {tail.reason or 'zeros'}"
             yield self._finding(Severity.DAMAGE, tail.path, at, what)
@@ -197,8 +199,9 @@ class _Verification:
                 if int(path.name) != start:
                     yield self._finding(Severity.REPAIRABLE, path, 0, f"a file is missing before this one, at {start}")
                     break
-                if size != queue.file_size or size % ENTRY.itemsize:
+                if not size or size != queue.file_size or size % ENTRY.itemsize:
                     what = f"{size} bytes, but the first file has {queue.file_size} and an entry {ENTRY.itemsize}"
+                    what = what if size else "0 bytes: its entries are lost"
                     yield self._finding(Severity.REPAIRABLE, path, size, what)
                     break
 
