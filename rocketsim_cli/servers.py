@@ -84,7 +84,7 @@ def up(
         directory.save(cluster_directory.starting())
         try:
             with starting_alone(end_signal.sleep):
-                namesrv_remoting_port = free_port(NAMESRV_PORT) if remoting else -1
+                namesrv_remoting_port = name_server_remoting_port(port) if remoting else -1
                 name_server_port = _name_server_port(port, namesrv_remoting_port)
                 grpc_ports = [free_port(GRPC_PORT + pair) for pair in range(pairs)]
                 brokers = [
@@ -129,6 +129,14 @@ def _remoting_ports(pair: int) -> tuple[int, int]:
     """Returns the remoting ports of a pair's master and slave.  The two ports below them are for their VIP channels."""
     master = REMOTING_PORT + 4 * pair
     return remoting_port(master), remoting_port(master + 1)
+
+
+def name_server_remoting_port(port: int | None) -> int:
+    """Returns the port on which the name server serves the remoting protocol, which is not `port`, the one that the
+    user has chosen for gRPC.
+    """
+    found = free_port(NAMESRV_PORT)
+    return found if found != port else free_port(found + 1)
 
 
 def _name_server_port(wanted: int | None, remoting_port: int) -> int:

@@ -60,7 +60,8 @@ def connected(host: str, port: int, timeout_s: float) -> socket.socket:
 
     If the name has several addresses, each of them gets an equal part of the time that is left, so that one that does
     not answer leaves time for the others.  The socket's own timeout is the time that is left of `timeout_s`.  Raises
-    the OSError of the last address.
+    TimeoutError if at least one address did not answer in time, because the next try would wait for it again.
+    Otherwise raises the OSError of the last address.
     """
     deadline = time.monotonic() + timeout_s
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -73,7 +74,7 @@ def connected(host: str, port: int, timeout_s: float) -> socket.socket:
             made.settimeout(max(deadline - time.monotonic(), 0.001))
         except OSError as error:
             made.close()
-            failure = error
+            failure = failure if isinstance(failure, TimeoutError) else error
         else:
             return made
     raise failure

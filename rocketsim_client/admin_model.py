@@ -68,7 +68,7 @@ class SubscriptionGroupConfig:
 @dataclass(frozen=True, slots=True)
 class ClusterMember:
     """One broker process as the name server knows it.  `role` is ASYNC_MASTER, SYNC_MASTER or SLAVE, or empty if the
-    broker's version does not tell its role."""
+    broker's version does not report its role."""
 
     cluster_name: str
     broker_name: str
@@ -93,7 +93,7 @@ class TopicStatus:
 class ConsumeProgress:
     """A group's progress in one queue, from the broker with `broker_id` (0 is the master).  A reset raises the offset's
     `generation`.  If two brokers report different offsets, the one with the higher generation counts.  `lag` is `diff`
-    as the broker counts it, or None if the broker's version does not tell it."""
+    as the broker counts it, or None if the broker's version does not report it."""
 
     group: str
     queue: MessageQueue

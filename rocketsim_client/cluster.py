@@ -183,8 +183,8 @@ class Cluster:
         return self._routes.route_within(wait_s, topic)
 
     def refresh_within(self, wait_s: float, topic: str, *, is_old: bool = False) -> TopicRoute | None:
-        """Does the same as `refresh_after_failure`, or as `refresh_old_route` if `is_old`, but waits at most
-        `wait_s`."""
+        """Asks for the topic's route like `refresh_old_route` if `is_old`, otherwise like `refresh_after_failure`, but
+        waits at most `wait_s`."""
         return self._routes.refresh_within(wait_s, topic, is_old=is_old)
 
     def refresh_after_failure(self, topic: str) -> TopicRoute | None:
@@ -424,8 +424,8 @@ class Cluster:
         *,
         zero_for_new_group: bool = False,
     ) -> dict[MessageQueue, int]:
-        """Returns, for each queue, the offset that is read next.  An offset of -1 means that the group has no offset,
-        according to the master.
+        """Returns, for each queue, the offset of the next message that the group reads.  An offset of -1 means that the
+        group has no offset, according to the master.
 
         While the master does not answer, all slaves are asked, and the newest offset counts.  Some slaves may have
         older offsets, because a SYNC_MASTER waits for one slave only.  Slaves that do not answer are left out.  The
@@ -440,10 +440,10 @@ class Cluster:
         target: str = "masterFirst",
         timeout_s: float | None = None,
     ) -> CommitResult:
-        """Commits, for each queue, the offset that is read next.  The result says which broker took the offsets, which
-        brokers have them, and which offsets the queues have now.  A queue that is absent from the result was not
-        committed.  A lower offset changes nothing.  All brokers are tried.  If a broker refused some of the offsets,
-        raises CommitFailed, whose `result` is this result.
+        """Commits, for each queue, the offset of the next message to read.  The result says which broker took the
+        offsets, which brokers have them, and which offsets the queues have now.  A queue that is absent from the result
+        was not committed.  A lower offset changes nothing.  All brokers are tried.  If a broker refused some of the
+        offsets, raises CommitFailed, whose `result` is this result.
 
         If a broker refuses one offset of a commit, the broker takes none of the others.  A refused commit is repeated
         in two halves, so that one bad queue does not keep the other queues from being committed.

@@ -92,11 +92,11 @@ class Connection:
         checked.  Without `tls_ca` the public CAs are used.  `tls_cert` and `tls_key` are PEM files of this client's own
         certificate, for servers that ask for one.
 
-        `protocol` is `grpc` for RocketSim's servers, `remoting` for Apache RocketMQ's, or `auto`, which finds out which
-        of them a server speaks.  The first call finds that out, too, and all of it ends within the call's timeout.
-        While no server has answered, all name servers together get the timeout of a call.  `program` is a word that
-        operators see before this machine's name in a group's list of clients.  Only RocketMQ's servers use the
-        arguments from `security_token` on.  `security_token` belongs to temporary keys of a cloud.  `address_map`
+        `protocol` is `grpc` for RocketSim's servers, `remoting` for Apache RocketMQ's, or `auto`.  With `auto` the
+        first call also finds out which protocol the servers speak, and ends within its timeout nevertheless.  While no
+        server has answered, all name servers together get the timeout of a call.  `program` is a word that operators
+        see before this machine's name in a group's list of clients.  Only RocketMQ's servers use the arguments from
+        `security_token` on.  `security_token` belongs to temporary keys of a cloud.  `address_map`
         (`10.0.0.3:10911=host:20911,10.0.*=host`) replaces addresses that brokers advertise by addresses at which this
         machine reaches them.  `max_pulls_per_second` limits the pulls of this process, and 0 means no limit.
         `register_group` (`auto`, `true` or `false`) says whether a group becomes visible to RocketMQ's tools when it

@@ -125,7 +125,7 @@ class OffsetIllegal(RocketSimError):
 
 
 class NotFound(RocketSimError):
-    """The message or queue does not exist."""
+    """There is no such message, or no such open transaction."""
 
     code = 22
 

@@ -1,8 +1,8 @@
 """Selects a consumer's messages by tags ("*", "TagA || TagB"), or by a condition over properties (SQL92).  Pure.
 
 `asked` is the expression that the broker gets, and `selects` filters the records that the broker returns.  The client
-has to filter, because a broker compares only hash codes of tags, which different tags may share, and does not evaluate
-conditions in pulls.
+has to filter for two reasons: a broker compares only hash codes of tags, which different tags may share, and it does
+not evaluate conditions in pulls.
 """
 
 from dataclasses import dataclass, field

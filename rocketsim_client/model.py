@@ -33,8 +33,8 @@ class SendStatus(IntEnum):
 
 
 class CommitStatus(IntEnum):
-    """Says which brokers have stored a change, which is a committed offset, an ack, a nack, or an operator's change.
-    The numbers are those of message.proto.
+    """Says which brokers have stored a change.  A change is a committed offset, an ack, a nack, or a change by an
+    operator.  The numbers are those of message.proto.
 
     A change for which a SYNC_MASTER has answered `COMMIT_OK` is on one of its slaves, too, and survives the loss of one
     broker as long as the slaves of the broker name answer.  A change for which an ASYNC_MASTER has answered `COMMIT_OK`

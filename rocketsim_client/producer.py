@@ -77,12 +77,12 @@ class Producer:
     limits the bytes of the messages that are accepted and not acknowledged.  A send waits while `buffer_bytes` is
     reached.
 
-    `spool` is a directory, for this producer alone, that keeps the messages which no broker takes.  A SPOOLED message
-    is on this machine's disk, of which the spool uses `spool_bytes` at most.  A spooled message is sent later by this
-    producer, or after its end by the next producer with the same directory.  The constructor raises SpoolUnusable if
-    the spool cannot be opened.  A spooled message leaves the spool when a broker has stored it with a status in
-    `spool_until`.  A message that a broker stores with any other status stays in the spool, and is sent again under the
-    same id.
+    `spool` is a directory in which the producer keeps messages that no broker takes.  Only one producer may use the
+    directory.  A message with the status SPOOLED is on this machine's disk.  The spool uses at most `spool_bytes` of
+    the disk.  A spooled message is sent later by this producer, or after its end by the next producer with the same
+    directory.  The constructor raises SpoolUnusable if the spool cannot be opened.  A spooled message leaves the spool
+    when a broker has stored it with a status in `spool_until`.  A message that a broker stores with any other status
+    stays in the spool, and is sent again under the same id.
 
     `access_key` and `secret_key` are the user and password that calls are signed with, for servers with access control.
 

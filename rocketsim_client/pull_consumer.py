@@ -63,7 +63,8 @@ class PullResult:
 
 
 class PullConsumer:
-    """Reads queues, and commits the offsets of a group.  A group's offset is that of the message which is read next.
+    """Reads queues, and commits the offsets of a group.  A group's offset is the offset of the next message that the
+    group reads.
 
     `name_server` is `host:port;host:port`, or a Connection, which says where the cluster is and how its servers are
     called.  Without a name server, `brokers` says where the brokers are: broker name -> broker id -> `host:port`.
@@ -345,14 +346,14 @@ class PullConsumer:
     # --- the group's offsets --------------------------------------------------------------------------------------
 
     def committed(self, queue: MessageQueue) -> int:
-        """Asks the queue's master for the offset that the group reads next, which is -1 if the group has no offset.
-        While the master does not answer, returns the newest offset of its slaves.  Raises MasterNotExist if only slaves
-        answer and none of them has an offset, because the master may have one."""
+        """Asks the queue's master for the offset of the next message that the group reads, which is -1 if the group has
+        no offset.  While the master does not answer, returns the newest offset of its slaves.  Raises MasterNotExist if
+        only slaves answer and none of them has an offset, because the master may have one."""
         return self.committed_all([queue])[queue]
 
     def committed_all(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:
-        """Returns for each of the queues the offset that is read next, like `committed`.  MasterNotExist names the
-        queues whose master does not answer and whose slaves have no offset."""
+        """Returns, for each queue, the offset of the next message that the group reads, like `committed`.
+        MasterNotExist names the queues whose master does not answer and whose slaves have no offset."""
         found = self._cluster.committed(self.group, queues)
         if unknown := sorted(set(queues) - found.keys()):
             raise MasterNotExist(
@@ -362,14 +363,14 @@ class PullConsumer:
         return found
 
     def commit(self, queue: MessageQueue, offset: int) -> int:
-        """Commits the offset that is read next.  The commit goes to the queue's master, or to a slave while the master
-        does not answer.  Returns the queue's offset after the commit.  A lower offset changes nothing.  The result of
-        `commit_all` also says which brokers have the offset.  An offset that a SYNC_MASTER has answered with COMMIT_OK
-        survives the loss of one broker."""
+        """Commits the offset of the next message to read.  The commit goes to the queue's master, or to a slave while
+        the master does not answer.  Returns the queue's offset after the commit.  A lower offset changes nothing.  The
+        result of `commit_all` also says which brokers have the offset.  An offset that a SYNC_MASTER has answered with
+        COMMIT_OK survives the loss of one broker."""
         return self.commit_all({queue: offset}).offsets[queue]
 
     def commit_all(self, offsets: Mapping[MessageQueue, int]) -> CommitResult:
-        """Commits for several queues the offset that is read next, like `commit`."""
+        """Commits, for several queues, the offset of the next message to read, like `commit`."""
         return self._cluster.commit(self.group, offsets)
 
     # --- the queues' offsets --------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """SourceCluster: the interface by which the source asks brokers, and its implementation with rocketsim_client.
 
-A call of SourceCluster can ask about queues of many brokers.  If a broker name does not answer, the answer lists its
-queues as unreachable, and has results for the other queues.  (`rocketsim_client.Cluster` asks one broker name, and
-raises an error.)  No connection is opened before the first call.
+A call of SourceCluster can ask about queues of many brokers.  If no broker of a name answers, the result lists the
+queues of this name as unreachable, and has answers for the other queues.  (`rocketsim_client.Cluster` asks one broker
+name, and raises an error.)  No connection is opened before the first call.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence

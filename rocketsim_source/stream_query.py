@@ -33,7 +33,7 @@ from rocketsim_source.planning.starts import (
 from rocketsim_source.planning.stream_planner import StreamPlanner, read_in, truncated
 from rocketsim_source.source_cluster import OffsetAnswers, Offsets, QueueStates, SourceCluster
 
-TRUNCATION_GRACE_S = 3.0  # a master's visible end may step back for a moment when a slave comes into sync
+TRUNCATION_GRACE_S = 3.0  # a queue that seems truncated for this time counts as truncated
 BOUNDED_WAIT_S = 10.0  # availableNow waits this long for a broker name that does not answer
 # An idle query plans again after IDLE_PLAN_S, and earlier if it has to look for new queues, but at most once in
 # LEAST_IDLE_PLAN_S.
@@ -44,7 +44,8 @@ POLL_MAX_S = 0.05
 
 
 class Reported(NamedTuple):
-    """A report, and what it was made from.  It was made when no queue had a lag."""
+    """A progress report, with the values from which it was made.  A report is kept only if no queue had a lag, because
+    the report then stays the same while the values do."""
 
     states: QueueStates
     position: Offsets

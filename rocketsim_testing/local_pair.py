@@ -132,9 +132,12 @@ class Pair:
 
     def promote(self) -> None:
         """Makes the slave the master after `kill_master`, and returns once clients find the new master.  A later
-        `restart` starts the former master as the slave.
+        `restart` starts the former master as the slave.  Raises InvalidParameter if the master is running.
         """
-        self._admin.promote_slave(self._slave.address, broker_name=self._slave.broker_name)
+        if self._master.is_running():
+            self._promote_slave()
+        else:
+            self._wait(self._try_promotion, "the slave has become the master", TIMEOUT_S)
         self._master, self._slave = self._slave, self._master
         self._wait(self._is_master_known, "the name server knows the new master", TIMEOUT_S)
 
@@ -194,6 +197,18 @@ class Pair:
             return found is not None and found <= lag
 
         self._wait(is_reached, f"group {group} has a lag of {lag} in topic {topic}", timeout_s)
+
+    def _promote_slave(self) -> None:
+        self._admin.promote_slave(self._slave.address, broker_name=self._slave.broker_name)
+
+    def _try_promotion(self) -> bool:
+        """Promotes the slave, unless an earlier call, whose answer was lost, has promoted it.  The slave refuses until
+        it has noticed that its connection to the killed master has ended, so the caller tries again.
+        """
+        (status,) = self._admin.ha_status(broker_addr=self._slave.address)
+        if not status.is_master:
+            self._promote_slave()
+        return True
 
     def _is_slave_in_sync(self) -> bool:
         (status,) = self._admin.ha_status(broker_addr=self._master.address)

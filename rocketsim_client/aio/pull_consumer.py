@@ -100,19 +100,19 @@ class AsyncPullConsumer:
             yield batch
 
     async def committed(self, queue: MessageQueue) -> int:
-        """Returns the offset that the group reads next, or -1 if the group has no offset."""
+        """Returns the offset of the next message that the group reads, or -1 if the group has no offset."""
         return await self._calls.result(partial(self._blocking.committed, queue))
 
     async def committed_all(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:
-        """Returns, for each queue, the offset that the group reads next."""
+        """Returns, for each queue, the offset of the next message that the group reads."""
         return await self._calls.result(partial(self._blocking.committed_all, queues))
 
     async def commit(self, queue: MessageQueue, offset: int) -> int:
-        """Commits the offset that is read next, and returns the queue's offset after the commit."""
+        """Commits the offset of the next message to read, and returns the queue's offset after the commit."""
         return await self._calls.result(partial(self._blocking.commit, queue, offset))
 
     async def commit_all(self, offsets: Mapping[MessageQueue, int]) -> CommitResult:
-        """Commits, for several queues, the offset that is read next."""
+        """Commits, for several queues, the offset of the next message to read."""
         return await self._calls.result(partial(self._blocking.commit_all, offsets))
 
     async def bounds(self, topic: str) -> dict[MessageQueue, QueueBounds]:

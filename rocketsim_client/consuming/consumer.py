@@ -57,10 +57,10 @@ class Consumer:
     which brokers evaluate (their `enablePropertyFilter`).  Durations are in seconds:
 
     For `invisible_s` (60) after a delivery the broker gives the message to no other consumer.  When half of
-    `invisible_s` has passed, this consumer asks the broker for more time.  The consumer stops asking `renew_for_s`
-    (three hours; 0: it never asks) after it has received the message.  `timeout_s` (3) is the longest that an ack or a
-    similar call takes, over all attempts.  A call that receives messages may take `timeout_s` longer than the caller
-    wants to wait.  A route is used for `poll_interval_s` (30).
+    `invisible_s` has passed, this consumer asks the broker for more time.  The consumer asks until `renew_for_s` (three
+    hours) after the receipt of the message, and never if `renew_for_s` is 0.  `timeout_s` (3) is the longest that an
+    ack or a similar call takes, over all attempts.  A call that receives messages may take `timeout_s` longer than the
+    caller wants to wait.  A route is used for `poll_interval_s` (30).
 
     `access_key` and `secret_key` are the user and password that calls are signed with, for servers with access control.
 

@@ -46,8 +46,8 @@ class Settlement:
 
 @dataclass(slots=True)
 class Batch:
-    """The messages of one call, which are of one topic and broker, and at most as many as a broker takes.  `error` is
-    the error of the last attempt."""
+    """The messages of one call, which all have the same topic and broker.  There are at most as many as a broker
+    accepts in one call.  `error` is the error of the last attempt."""
 
     messages: list[ReceivedMessage]
     error: RocketSimError | None = None
@@ -253,7 +253,8 @@ def _is_deleted(error: RocketSimError) -> bool:
 
 
 def _chunks(messages: Iterable[ReceivedMessage]) -> Iterator[list[ReceivedMessage]]:
-    """Yields the messages of each call, which are of one topic and broker, and at most as many as a broker takes."""
+    """Yields the messages of each call.  All messages of a call have the same topic and broker, and there are at most
+    as many as a broker accepts in one call."""
     by_source: dict[tuple[str, str], list[ReceivedMessage]] = {}
     for message in messages:
         by_source.setdefault((message.topic, message.broker_name), []).append(message)

@@ -75,8 +75,9 @@ class Routes:
         return self._known.get(topic) or known
 
     def refresh_within(self, wait_s: float, topic: str, *, is_old: bool = False) -> TopicRoute | None:
-        """Does the same as `refresh_after_failure`, or as `refresh_old_route` if `is_old`, but waits at most `wait_s`.
-        A name server may not answer, so sends that have little time left pass a short `wait_s`."""
+        """Asks for the topic's route like `refresh_old_route` if `is_old`, otherwise like `refresh_after_failure`, but
+        waits at most `wait_s`.  A name server may not answer, so sends that have little time left pass a short
+        `wait_s`."""
         self._ask_aside(self.refresh_old_route if is_old else self.refresh_after_failure, topic, wait_s)
         return self._known.get(topic)
 

@@ -28,7 +28,8 @@ class Pending(Future[Any]):
     example `concurrent.futures.wait`.  Until a future is done, it keeps the message.
 
     A thread that calls `result` waits for a plain lock of its own, its alarm, because a condition costs both threads
-    several times as much.  Most results are read after the future is done, or passed to a callback, and need neither.
+    several times as much.  Most results are read after the future is done, or passed to a callback, and need neither an
+    alarm nor a condition.
 
     While a sender finishes a future that has no condition, the lock `_making` keeps other threads from making one.
     """

@@ -17,8 +17,8 @@ class RoundRobin:
     start: int = 0
 
     def next(self, queues: Sequence[MessageQueue], avoid: frozenset[str] = frozenset()) -> MessageQueue:
-        """Returns the next queue whose broker is not in `avoid`.  If all brokers are in `avoid`, returns simply the
-        next queue."""
+        """Returns the next queue whose broker is not in `avoid`.  If all brokers are in `avoid`, returns the next queue
+        in turn."""
         self.start += 1
         queue = queues[self.start % len(queues)]
         if not avoid:
@@ -33,7 +33,7 @@ class RoundRobin:
     def next_available(self, queues: Sequence[MessageQueue], faults: LatencyFaultTolerance, now: float) -> MessageQueue:
         """Chooses as RocketMQ 4.9 does with fault avoidance.  The next queue of an available broker is chosen.  If all
         brokers are avoided, a queue of one of the better brokers is chosen.  If this better broker has no queue of the
-        topic, simply the next queue is chosen."""
+        topic, the next queue in turn is chosen."""
         for _ in range(len(queues)):
             self.start += 1
             queue = queues[self.start % len(queues)]

@@ -6,7 +6,15 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from rocketsim_client.at_once import at_once
-from rocketsim_client.errors import CallTimeout, NameServerUnavailable, TopicNotExist, Unreachable
+from rocketsim_client.errors import (
+    BadAnswer,
+    CallTimeout,
+    NameServerUnavailable,
+    RocketSimError,
+    TlsFailed,
+    TopicNotExist,
+    Unreachable,
+)
 from rocketsim_client.transport.unreachable import UnreachableAddresses
 
 T = TypeVar("T")
@@ -24,10 +32,14 @@ class NameServers:
         self._unreachable = UnreachableAddresses()
 
     def ask(self, ask: Callable[[str], T]) -> T:
-        """Calls `ask` with one address after the other, and returns the first answer.  Raises TopicNotExist only if
-        every name server that answers says so, because a name server that has just started knows no topics yet."""
+        """Calls `ask` with one address after the other, and returns the first answer.  A name server that cannot be
+        reached, with which TLS fails or whose answer cannot be read leaves the question to the next one.
+
+        Raises TopicNotExist only if every name server that answers says so, because a name server that has just started
+        knows no topics yet.  Raises NameServerUnavailable, which says what is wrong with each name server, if one of
+        them could not be reached and none has answered.  Otherwise raises the first failure."""
         unknown: TopicNotExist | None = None
-        failure: Unreachable | None = None
+        failures: list[RocketSimError] = []
         unreachable = self._unreachable.current(time.monotonic())
         for address in sorted(self._in_order(), key=lambda address: address in unreachable):
             if unknown and address in unreachable:
@@ -36,8 +48,12 @@ class NameServers:
                 answer = ask(address)
             except TopicNotExist as error:
                 unknown = error
+            except (TlsFailed, BadAnswer) as error:
+                failures.append(error)
+                if len(self._addresses) > 1:
+                    logger.warning("name server %s has no answer that this client can use: %s", address, error)
             except Unreachable as error:
-                failure = error
+                failures.append(error)
                 if self._unreachable.failed(address, time.monotonic(), silent=isinstance(error, CallTimeout)):
                     logger.warning("name server %s is tried last for a while: %s", address, error)
             else:
@@ -45,10 +61,18 @@ class NameServers:
                     logger.info("name server %s answers again", address)
                 self._preferred = self._addresses.index(address)
                 return answer
-        if unknown:
+        unusable = [failure for failure in failures if not isinstance(failure, Unreachable)]
+        if unknown and not unusable:
             raise unknown
+        if unknown or len(failures) == len(unusable) == 1:
+            raise unusable[0]
+        each = "; ".join(dict.fromkeys(map(str, failures)))
+        if len(failures) == len(unusable):
+            failure = unusable[0].again()
+            failure.args = (each,)
+            raise failure from unusable[0]
         servers = "; ".join(self._addresses)
-        raise NameServerUnavailable(f"no name server answered ({servers}): {failure}") from failure
+        raise NameServerUnavailable(f"no name server answered ({servers}): {each}") from failures[-1]
 
     def change(self, what: str, change: Callable[[str], int]) -> dict[str, int]:
         """Makes a change on every name server, and returns their answers by address.  Raises NameServerUnavailable,

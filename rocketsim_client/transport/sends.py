@@ -29,8 +29,8 @@ class Outgoing:
 
 
 class SendCall(NamedTuple):
-    """What a send needs besides its messages: the broker name, the producer group, and the epoch of the route that
-    the producer uses (0: unknown)."""
+    """The arguments of a send besides its messages: the broker name, the producer group, and the epoch of the route
+    that the producer uses (0: unknown)."""
 
     broker_name: str
     group: str

@@ -106,7 +106,7 @@ class SeenProtocols:
         self._by_address = by_address
 
     def at(self, address: str) -> ServerProtocol:
-        """Returns ServerProtocol.NONE if nothing was seen at the address."""
+        """Returns the protocol that was found at the address, or ServerProtocol.NONE if none was found."""
         return self._by_address.get(address, ServerProtocol.NONE)
 
 

@@ -42,8 +42,8 @@ class StaticRoute:
     def admin(self) -> "AdminCalls":
         return self._transport.admin
 
-    def close(self) -> None:
-        self._transport.close()
+    def close(self, why: RocketSimError | None = None) -> None:
+        self._transport.close(why)
 
 
 class StaticRoutes:

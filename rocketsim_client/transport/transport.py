@@ -8,6 +8,7 @@ protocol does not have raises NotSupported.
 
 from typing import TYPE_CHECKING, Protocol
 
+from rocketsim_client.errors import RocketSimError
 from rocketsim_client.transport.reads import ReadCalls
 from rocketsim_client.transport.routes import RouteCalls
 
@@ -34,5 +35,6 @@ class Transport(Protocol):
     @property
     def admin(self) -> "AdminCalls": ...
 
-    def close(self) -> None:
-        """Ends all calls that are under way."""
+    def close(self, why: RocketSimError | None = None) -> None:
+        """Closes the connections.  Calls that are under way and all later calls raise `why`, or ClientClosed if it is
+        None."""

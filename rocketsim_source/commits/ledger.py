@@ -30,8 +30,8 @@ class GroupConflict(RuntimeError):
 class CommitLedger:
     """The offsets that a group should have, and those that its brokers are known to have.
 
-    Every offset in the ledger is the offset of the record that is read next.  This query never commits a smaller offset
-    than a broker has.
+    Every offset in the ledger is the offset of the next record to read.  This query never commits a smaller offset than
+    a broker has.
     """
 
     reconcile_interval_ms: int

@@ -1,7 +1,7 @@
 """Decides what to do about missing records.  Pure.  There are four kinds of data loss:
 
-- trimmed: the queue's smallest offset is above the offset that is read next, because retention or a deleted file took
-  records.
+- trimmed: the queue's smallest offset is above the offset of the next record to read, because retention has deleted
+  records or a file of the log is gone.
 - truncated: the queue ends before the offset up to which it was read, because a broker restarted empty, or lost the end
   of its log.
 - deleted: the queue's master answers that it has no such topic, or fewer queues.  A queue whose

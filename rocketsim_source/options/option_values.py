@@ -62,7 +62,7 @@ def secret(name: str) -> Any:
 
 def unsupported(name: str, *only: str) -> Any:
     """Declares an option of RocketMQ or Kafka that is not implemented.  The option is accepted only with values that
-    describe what happens anyway.
+    describe what RocketSim does without the option.
     """
     return field(default=None, metadata={"option": Option(name, text, (), tuple(value.lower() for value in only))})
 
@@ -157,7 +157,8 @@ def refuse_unknown(given: Mapping[str, str], known: list[str]) -> None:
 
 
 def nearest(name: str, known: list[str]) -> str:
-    """Returns the end of an error, such as `; did you mean topic?`, or an empty text if no known name is similar."""
+    """Returns the end of an error's text, such as `; did you mean topic?`, or an empty text if no known name is
+    similar."""
     near = closest(name, known)
     return f"; did you mean {near}?" if near else ""
 

@@ -6,7 +6,7 @@ name.  docs/spark.md explains each option.
 
 # ruff: noqa: RUF009 -- `option` and `unsupported` make dataclass fields
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from rocketsim_client.connection import PROTOCOLS, REGISTER, Connection
@@ -306,23 +306,23 @@ def one_of(given: Mapping[str, object], what: str) -> None:
         raise OptionError(f"options {' and '.join(used)} exclude each other; give one of them")
 
 
-def refuse_instance(options: SourceOptions) -> None:
-    """Refuses a topic that is written as the servers of an instance write it (`INSTANCE%topic`).
+def refuse_instance(written: Iterable[str], connection: Callable[[], Connection], what: str = "topic") -> None:
+    """Refuses a topic, or a group, that is written as the servers of an instance write it (`INSTANCE%topic`).
 
-    The offsets of a group come back with the name without the instance, so the query would not find its own offsets
-    among them, and its rows and checkpoint would have another name than those of other queries.
+    The servers' answers come back with the name without the instance, so the query would not find its own offsets or
+    rows among them, and its rows and checkpoint would have another name than those of other queries.
     """
-    prefixed = [topic for topic in options.topics if "%" in topic]
-    if not prefixed or not (namespace := options.connection.namespace):
+    prefixed = [name for name in written if "%" in name]
+    if not prefixed or not (namespace := connection().namespace):
         return  # The import below is slow.
     from rocketsim_client.transport.remoting.namespaces import Namespace
 
     instance = Namespace(namespace)
-    for topic in prefixed:
-        if instance.has(topic):
+    for name in prefixed:
+        if instance.has(name):
             raise OptionError(
-                f"topic {topic} is written with its instance {namespace}, which the option namespace or the address in "
-                f"nameServer names: write {instance.removed(topic)}"
+                f"{what} {name} is written with its instance {namespace}, which the option namespace or the address in "
+                f"nameServer names: write {instance.removed(name)}"
             )
 
 
@@ -342,7 +342,7 @@ def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOption
         for name in ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxBytesPerTrigger", "maxOffsetsPerQueue"):
             if name.lower() in {key.lower() for key in given}:
                 raise OptionError(f"option {name} is for streams only; a batch ends at endingOffsets")
-    refuse_instance(options)
+    refuse_instance(options.topics, lambda: options.connection)
     return options
 
 

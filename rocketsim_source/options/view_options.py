@@ -22,7 +22,7 @@ from rocketsim_source.options.option_values import (
     text,
     topic_to_read,
 )
-from rocketsim_source.options.source_options import FROM_SPARK, SourceOptions, topics_to_read
+from rocketsim_source.options.source_options import FROM_SPARK, SourceOptions, refuse_instance, topics_to_read
 
 MESSAGES = "messages"
 VIEWS = ("lag", "offsets", "queues", "groups", "brokers")
@@ -115,7 +115,10 @@ def view_options(given: Mapping[str, str]) -> ViewOptions:
         raise OptionError(
             f"option {name} is for reading messages, not for view={view_of(given)}, which takes {', '.join(own)}"
         )
-    return read_options(ViewOptions, given, also=FROM_SPARK)
+    options = read_options(ViewOptions, given, also=FROM_SPARK)
+    refuse_instance(options.topics, lambda: options.connection)
+    refuse_instance([options.group or ""], lambda: options.connection, "group")
+    return options
 
 
 def refuse_view(given: Mapping[str, str], what: str) -> None:

@@ -1,8 +1,8 @@
 """Handles records that arrive complete but cannot be read, because the body does not decompress or has a wrong
 checksum.  Decides which broker to ask for another copy, and which records to leave out.  Pure.
 
-Each broker of a broker name has its own copy, so a record that is damaged on one disk may be intact on the other.  A
-record is given up only when every broker of the name has sent it damaged, or has no copy.
+Each broker of a broker name has its own copy, so a record that is damaged on one disk may be intact on the other.  The
+task gives a record up only when every broker of the name has sent it damaged, or has no copy of it.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,4 @@
-"""Converts a DataFrame's rows to columns of messages, with columns of their own for each topic and queue.
+"""Converts a DataFrame's rows to columns of messages, separately for each topic and queue.
 
 For speed, no Python object is made for a row.
 """

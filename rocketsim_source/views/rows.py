@@ -121,7 +121,8 @@ def _brokers(admin: Admin, options: ViewOptions) -> Iterator[Row]:
 
 
 def _of_rocketmq(member: ClusterMember, values: Mapping[str, str]) -> Row:
-    """Returns the row of a broker of Apache RocketMQ, which has no epochs and whose slaves are not asked for."""
+    """Returns the row of a broker of Apache RocketMQ.  RocketMQ has no epochs, and this function does not ask for the
+    broker's slaves."""
     is_master = member.broker_id == MASTER_ID
     end = int(values.get("commitLogMaxOffset", "0"))
     return {

@@ -6,9 +6,17 @@ from contextlib import ExitStack
 
 import pytest
 
+from rocketsim_cli import servers
 from rocketsim_cli.broker_actions import actions_of
 from rocketsim_cli.demo.command import broker_files
-from rocketsim_cli.local_cluster import LocalCluster, ServerProcess, pair_properties, remoting_port, starting_alone
+from rocketsim_cli.local_cluster import (
+    LocalCluster,
+    ServerProcess,
+    free_port,
+    pair_properties,
+    remoting_port,
+    starting_alone,
+)
 from rocketsim_cli.trouble import Trouble
 from rocketsim_client import Admin
 from rocketsim_client.errors import InvalidParameter, RocketSimError
@@ -117,3 +125,9 @@ def test_servers_are_gone_when_the_block_ends_with_an_error(tmp_path, monkeypatc
         assert cluster.namesrv.is_running()
         raise KeyboardInterrupt
     assert not cluster.namesrv.is_running()
+
+
+def test_the_port_that_a_user_chose_for_grpc_is_not_given_to_remoting(monkeypatch):
+    usual = free_port(0)
+    monkeypatch.setattr(servers, "NAMESRV_PORT", usual)
+    assert servers.name_server_remoting_port(usual) != usual

@@ -3,6 +3,7 @@
 import socket
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,10 @@ from typing import Any
 import pytest
 
 from rocketsim_client import Cluster, Connection, addresses
-from rocketsim_client.errors import NameServerUnavailable
+from rocketsim_client.errors import ClientClosed, InvalidParameter, NameServerUnavailable
+from rocketsim_client.retry import is_worth_asking_again
 from rocketsim_client.transport import opening
-from rocketsim_client.transport.opening import with_detected_protocol
+from rocketsim_client.transport.opening import LazyTransport, with_detected_protocol
 from rocketsim_client.transport.server_protocol import ServerProtocol
 from testbed.polling import PATIENCE_S
 from testbed.real_rocketmq import free_port
@@ -20,6 +22,7 @@ from tests.support.broker_thread import broker_thread
 from tests.support.fake_broker import FakeCluster
 from tests.support.remoting_peer import TOPIC, RemotingPeer, replaying
 from tests.support.tcp_proxy import TcpProxy
+from tests.support.threads import result_in_a_thread
 from tests.support.tls import CA, DATA, keys_of
 
 TIMEOUT_S = 2.0
@@ -38,6 +41,23 @@ def silent_servers(count: int) -> Iterator[list[str]]:
     with ExitStack() as stack:
         listening = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
         yield [f"127.0.0.1:{one.getsockname()[1]}" for one in listening]
+
+
+class StandingClock:
+    """Replaces the module `time`.  The time stands still until a test moves it on."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> StandingClock:
+    made = StandingClock()
+    monkeypatch.setattr(opening, "time", made)
+    return made
 
 
 # --- how long it takes ------------------------------------------------------------------------------------------------
@@ -76,6 +96,51 @@ def test_each_server_gets_a_share_of_the_time_but_at_least_a_second(monkeypatch:
         shares.clear()
         assert opening.detected(Connection.of(["a:1", "b:1", "c:1"]), timeout_s).protocol == "auto"
         assert shares == expected
+
+
+def test_a_live_server_after_many_silent_ones_is_found_after_some_attempts(
+    monkeypatch: pytest.MonkeyPatch, clock: StandingClock
+) -> None:
+    """An attempt has time for one silent server, and the next attempt goes on where it has stopped."""
+    servers = ["a:1", "b:1", "c:1", "d:1", "e:1"]
+    asked: list[str] = []
+
+    def silent_but_the_last(address: str, _: object, share_s: float) -> ServerProtocol:
+        if share_s >= opening.LEAST_SHARE_S:
+            asked.append(address)
+            if address == servers[-1]:
+                return ServerProtocol.REMOTING
+        clock.now_s += share_s
+        return ServerProtocol.NONE
+
+    monkeypatch.setattr(opening, "protocol_at", silent_but_the_last)
+    transport = LazyTransport(Connection.of(servers, timeout_s=TIMEOUT_S))
+    for _ in servers:
+        assert transport.connection.protocol == "auto"
+        transport.get()
+        clock.now_s += 2 * opening.DETECTION_PAUSE_S
+    transport.close()
+    assert asked == servers
+    assert transport.connection.protocol == "remoting"
+
+
+def test_a_name_of_which_one_address_is_silent_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If one address does not answer and a later one refuses, the error is the timeout and not the refusal."""
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", port)) for port in (1, 2)]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+
+    class FirstIsSilent(socket.socket):
+        def connect(self, where: Any) -> None:
+            raise TimeoutError("timed out") if where[1] == 1 else ConnectionRefusedError("refused")
+
+    monkeypatch.setattr(socket, "socket", FirstIsSilent)
+    for _ in range(2):
+        with pytest.raises(TimeoutError):
+            addresses.connected("name", 1, 60)
+        found.reverse()
+    del found[:1]  # the silent one
+    with pytest.raises(ConnectionRefusedError):
+        addresses.connected("name", 1, 60)
 
 
 def test_each_address_of_a_name_gets_a_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,6 +207,60 @@ def test_a_client_looks_for_the_protocol_once_at_each_name_server() -> None:
             for _ in range(5):
                 assert client.queues(TOPIC, fresh=True)
                 assert (wrong.accepted, right.accepted) == (2, 2)
+
+
+# --- after a start without an answer ----------------------------------------------------------------------------------
+
+
+def test_a_change_to_the_remoting_protocol_ends_calls_under_way_with_an_error_that_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch, clock: StandingClock
+) -> None:
+    """The client is not closed, so ClientClosed would be wrong."""
+    speaks = [ServerProtocol.NONE]
+    monkeypatch.setattr(opening, "protocol_at", lambda *_: speaks[-1])
+    with socket.create_server(("127.0.0.1", 0)) as silent, ThreadPoolExecutor(1) as threads:
+        silent.settimeout(PATIENCE_S)
+        with Cluster(patient(f"127.0.0.1:{silent.getsockname()[1]}")) as client:
+            call = threads.submit(client.topics)
+            accepted, _ = silent.accept()  # the call is under way
+            with accepted:
+                speaks.append(ServerProtocol.REMOTING)
+                clock.now_s += opening.DETECTION_PAUSE_S
+                assert client.protocol == "remoting"
+                error = call.exception(PATIENCE_S)
+    assert isinstance(error, NameServerUnavailable) and is_worth_asking_again(error)
+    assert "the servers speak remoting" in str(error)
+
+
+@pytest.mark.parametrize("named", ["namespace", "namespace_v2"])
+def test_a_namespace_is_refused_also_if_rocketsims_servers_are_found_late(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, clock: StandingClock, named: str
+) -> None:
+    """Before they are found, a call must not reach them either, because it would name a topic without the namespace."""
+    speaks = [ServerProtocol.NONE]
+    monkeypatch.setattr(opening, "protocol_at", lambda *_: speaks[-1])
+    with Cluster(patient(cluster.address, **{named: "one"})) as client:
+        with pytest.raises(NameServerUnavailable):
+            client.topics()
+        speaks.append(ServerProtocol.GRPC)
+        clock.now_s += opening.DETECTION_PAUSE_S
+        for _ in range(2):
+            with pytest.raises(InvalidParameter, match="RocketSim's own servers have no namespaces"):
+                client.topics()
+
+
+def test_a_client_may_be_closed_by_a_signal_handler_while_it_looks_for_the_protocol(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The handler runs in the thread that holds the lock."""
+
+    def interrupted(*_: object) -> ServerProtocol:
+        client.close()
+        return ServerProtocol.REMOTING
+
+    monkeypatch.setattr(opening, "protocol_at", interrupted)
+    client = Cluster(patient("a:1"))
+    assert isinstance(result_in_a_thread(client.topics), ClientClosed)
 
 
 # --- over TLS ---------------------------------------------------------------------------------------------------------

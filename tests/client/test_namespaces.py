@@ -2,14 +2,15 @@
 
 import socket
 from dataclasses import replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rocketsim_proto import admin_pb2 as pb
-from rocketsim_proto.metadata_pb2 import TopicConfig
+from rocketsim_proto.metadata_pb2 import SubscriptionGroupConfig, TopicConfig
 from rocketsim_proto.records.columnar import Records
 from rocketsim_proto.records.record import Record
 from rocketsim_proto.remoting import acl
@@ -21,7 +22,7 @@ from rocketsim_client.errors import BadAnswer, InvalidParameter
 from rocketsim_client.model import MessageQueue, QueueRange
 from rocketsim_client.producer import Producer
 from rocketsim_client.transport.opening import open_transport
-from rocketsim_client.transport.remoting.namespaces import Namespace, rename
+from rocketsim_client.transport.remoting.namespaces import Namespace, NamespacedTransport, rename
 from rocketsim_source.options.sink_options import sink_options
 from rocketsim_source.options.source_options import source_options
 from tests.support.cloud_instance import INSTANCE, Instance
@@ -138,6 +139,57 @@ def test_commands_name_topics_and_groups_with_the_instance_too() -> None:
     answer: Any = pb.ConsumerProgressResponse(entries=[entry])
     rename(answer, namespace.removed)
     assert (answer.entries[0].group, answer.entries[0].topic) == ("g", "%RETRY%g")
+
+
+def of_instance(request: Any, answer: Any) -> tuple[Any, Any]:
+    """Returns the request as the servers of the instance get it, and what the user gets of this answer."""
+    asked: list[Any] = []
+
+    def command(_: str, request: Any, __: float) -> Any:
+        asked.append(request)
+        return answer
+
+    calls = SimpleNamespace(routes=None, reads=None, admin=SimpleNamespace(command=command))
+    found = NamespacedTransport(cast(Any, calls), INSTANCE).admin.command("a:1", request, 1.0)
+    return asked[0], found
+
+
+def test_lists_of_a_shared_cluster_have_the_topics_and_groups_of_the_instance_only() -> None:
+    """Without the instance, a topic of no instance would look like the topic of the same name."""
+    names = ["orders", "MQ_INST_1%orders", "MQ_INST_2%orders", "%RETRY%g", "%RETRY%MQ_INST_1%g", "TBW102"]
+    topics = [TopicConfig(topic_name=name, read_queue_nums=at) for at, name in enumerate(names)]
+    _, found = of_instance(pb.ListTopicsRequest(), pb.ListTopicsResponse(topics=topics))
+    assert [(one.topic_name, one.read_queue_nums) for one in found.topics] == [("orders", 1), ("%RETRY%g", 4)]
+    groups = [SubscriptionGroupConfig(group_name=name) for name in ("MQ_INST_2%g", "g", "MQ_INST_1%g", "CID_RMQ_SYS_X")]
+    _, found = of_instance(pb.ListSubGroupsRequest(), pb.ListSubGroupsResponse(groups=groups))
+    assert [one.group_name for one in found.groups] == ["g"]
+
+
+@pytest.mark.parametrize(
+    ("group", "entries", "kept"),
+    [
+        ("", [("MQ_INST_1%g", "MQ_INST_1%t"), ("g", "t"), ("MQ_INST_2%g", "MQ_INST_2%t")], [("g", "t")]),
+        ("g", [("MQ_INST_1%g", "t"), ("MQ_INST_1%g", "%RETRY%MQ_INST_1%g")], [("g", "%RETRY%g")]),
+        ("g", [("MQ_INST_1%g", "RMQ_SYS_TRACE_TOPIC")], [("g", "RMQ_SYS_TRACE_TOPIC")]),
+        ("CID_RMQ_SYS_TRANS", [("CID_RMQ_SYS_TRANS", "RMQ_SYS_T")], [("CID_RMQ_SYS_TRANS", "RMQ_SYS_T")]),
+        ("", [("CID_RMQ_SYS_TRANS", "RMQ_SYS_T")], []),
+    ],
+)
+def test_progress_on_a_shared_cluster_is_that_of_the_instance(
+    group: str, entries: list[tuple[str, str]], kept: list[tuple[str, str]]
+) -> None:
+    answer = pb.ConsumerProgressResponse(
+        entries=[pb.ConsumerProgressResponse.Entry(group=one, topic=topic) for one, topic in entries]
+    )
+    asked, found = of_instance(pb.ConsumerProgressRequest(group=group), answer)
+    assert asked.group == Namespace(INSTANCE).added(group)
+    assert [(one.group, one.topic) for one in found.entries] == kept
+
+
+def test_entries_that_name_no_topic_or_group_stay() -> None:
+    answer = pb.TopicStatusResponse(entries=[pb.TopicStatusResponse.Entry(queue_id=1, max_offset=7)])
+    asked, found = of_instance(pb.TopicStatusRequest(topic="orders"), answer)
+    assert (asked.topic, [one.max_offset for one in found.entries]) == ("MQ_INST_1%orders", [7])
 
 
 @pytest.mark.parametrize("keys", [{}, {"access_key": "ak", "secret_key": "sk"}], ids=["plain", "signed"])

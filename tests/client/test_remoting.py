@@ -355,7 +355,7 @@ BOTH = pytest.mark.parametrize("protocol", ["auto", "remoting"])
     [
         (b"HTTP/1.1 400 Bad Request", NameServerUnavailable, "it is a web server: give .*9876"),
         (b"SSH-2.0-OpenSSH", NameServerUnavailable, "it is no server of RocketSim or RocketMQ: give .*9876"),
-        (b"\x15\x03\x01\x00\x02\x02\x16\x00", TlsFailed, "server speaks TLS.* set the option tls"),
+        (b"\x15\x03\x03\x00\x02\x02\x28", TlsFailed, "server speaks TLS.* set the option tls"),
     ],
     ids=["web server", "SSH", "TLS"],
 )
@@ -364,6 +364,19 @@ def test_a_wrong_port_gets_a_sentence_with_what_to_write_instead(greeting, error
         with Cluster(connection(peer.address, protocol=protocol)) as cluster:
             with pytest.raises(error, match=says):
                 cluster.queues(TOPIC)
+    assert readers() == []
+
+
+def test_a_server_that_answers_with_a_tls_alert_and_closes_speaks_tls():
+    """An alert has seven bytes, which is less than the beginning of a frame."""
+
+    def refuse(*_: object) -> None:
+        peer.send(b"\x15\x03\x03\x00\x02\x02\x28")
+        peer.drop()
+
+    with RemotingPeer(refuse) as peer, Cluster(connection(peer.address)) as cluster:
+        with pytest.raises(TlsFailed, match=r"server speaks TLS.* set the option tls"):
+            cluster.queues(TOPIC)
     assert readers() == []
 
 

@@ -13,9 +13,10 @@ from rocketsim_proto.remoting.frame import Header
 
 from rocketsim_client.cluster import Cluster
 from rocketsim_client.connection import Connection
-from rocketsim_client.errors import BrokerUnavailable, SystemBusy
+from rocketsim_client.errors import BrokerUnavailable, CallTimeout, SystemBusy
 from rocketsim_client.model import PullFrame, QueueRange
 from rocketsim_client.transport.remoting import pace, reads
+from rocketsim_client.transport.remoting.connections import Connections
 from testbed.polling import wait_until
 from tests.support.remoting_peer import RemotingPeer, answer_to, readers
 
@@ -112,6 +113,24 @@ def test_flow_control_that_never_ends_is_an_error_at_the_deadline(clock: Clock) 
         with pytest.raises(SystemBusy, match=r"pull of queue 0 of topic 't'.*too many requests"):
             next(frames)
     assert sum(clock.slept) < 4.0
+
+
+def test_the_time_for_connecting_belongs_to_the_timeout_of_a_read(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connected = Connections.to
+
+    def slowly(self: Connections, address: str, timeout_s: float) -> Any:
+        clock.ahead_s += timeout_s
+        return connected(self, address, 60.0)
+
+    monkeypatch.setattr(Connections, "to", slowly)
+    queue = Queue()
+    queue.answer = queue.refused  # type: ignore[method-assign]
+    with reading(queue, timeout_s=3.0) as (_, frames):
+        with pytest.raises((CallTimeout, SystemBusy)):
+            next(frames)
+    assert sum(clock.slept) <= reads.FLOW_CONTROL_PAUSE_S
 
 
 def test_other_calls_that_flow_control_refuses_are_asked_again_later() -> None:

@@ -2,7 +2,10 @@
 
 import json
 import socket
-from typing import Any
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, cast
 
 import pytest
 from rocketsim_proto.remoting import frame
@@ -14,17 +17,31 @@ from rocketsim_client.cluster import Cluster
 from rocketsim_client.connection import Connection
 from rocketsim_client.errors import (
     AccessDenied,
+    BadAnswer,
+    BrokerUnavailable,
+    CallTimeout,
+    ClientClosed,
     CommitFailed,
     GroupNotExist,
     MessageIllegal,
+    NameServerUnavailable,
     NotSupported,
     RocketSimError,
+    TlsFailed,
+    TopicNotExist,
 )
 from rocketsim_client.model import MessageQueue, QueueRange
 from rocketsim_client.route import BrokerData, TopicRoute
+from rocketsim_client.transport.name_servers import NameServers
+from rocketsim_client.transport.remoting import connections as remoting_connections
+from rocketsim_client.transport.remoting.connection import Connection as OneConnection
+from rocketsim_client.transport.remoting.connection import Inbox
 from rocketsim_client.transport.remoting.connections import Connections, Request
 from rocketsim_client.transport.remoting.members import KnownMembers
-from tests.support.remoting_peer import RemotingPeer, answer_to
+from rocketsim_client.transport.remoting.wire import Wire
+from testbed.polling import PATIENCE_S
+from tests.support.remoting_peer import TOPIC, RemotingPeer, answer_to, readers, replaying
+from tests.support.threads import result_in_a_thread
 
 QUEUE = MessageQueue("t", "a", 0)
 END = 40
@@ -255,3 +272,237 @@ def test_an_address_that_is_not_reachable_names_the_option_for_it(address_map: s
     with server.peer, Cluster(server.where(address_map=address_map)) as cluster:
         with pytest.raises(RocketSimError, match=rf"127\.0\.0\.1:{port}: not reachable.*{says}"):
             cluster.bounds("t")
+
+
+# --- several name servers ---------------------------------------------------------------------------------------------
+
+Kind = type[RocketSimError]
+
+
+def asked_of(*kinds: Kind | None) -> Callable[[], str]:
+    """Returns the call to name servers of which each raises this error, or answers with its address."""
+    answers = {f"{number}:1": kind for number, kind in enumerate(kinds)}
+
+    def ask(address: str) -> str:
+        kind = answers[address]
+        if kind is not None:
+            raise kind(f"{address} {kind.__name__}")
+        return address
+
+    return lambda: NameServers(list(answers)).ask(ask)
+
+
+@pytest.mark.parametrize("kind", [BrokerUnavailable, CallTimeout, TlsFailed, BadAnswer, TopicNotExist])
+def test_a_name_server_that_cannot_answer_leaves_the_question_to_the_next(kind: Kind) -> None:
+    assert asked_of(kind, None)() == "1:1"
+
+
+@pytest.mark.parametrize(
+    ("kinds", "error", "says"),
+    [
+        ((CallTimeout, BrokerUnavailable), NameServerUnavailable, "0:1 CallTimeout; 1:1 BrokerUnavailable"),
+        ((TlsFailed, CallTimeout), NameServerUnavailable, "0:1 TlsFailed; 1:1 CallTimeout"),
+        ((TlsFailed, TlsFailed), TlsFailed, "^0:1 TlsFailed; 1:1 TlsFailed$"),
+        ((TlsFailed,), TlsFailed, "^0:1 TlsFailed$"),
+        ((TopicNotExist, CallTimeout), TopicNotExist, "0:1 TopicNotExist"),
+        ((TopicNotExist, BadAnswer), BadAnswer, "1:1 BadAnswer"),
+        ((TlsFailed, TopicNotExist), TlsFailed, "0:1 TlsFailed"),
+    ],
+)
+def test_only_answers_say_that_a_topic_does_not_exist_and_each_failure_is_named(
+    kinds: tuple[Kind, ...], error: Kind, says: str
+) -> None:
+    with pytest.raises(error, match=says) as raised:
+        asked_of(*kinds)()
+    assert type(raised.value) is error
+
+
+def test_a_name_server_that_speaks_tls_does_not_keep_the_next_one_from_being_asked() -> None:
+    with RemotingPeer(lambda *_: None, greeting=b"\x15\x03\x03\x00\x02\x02\x28") as wrong, replaying("5.5.0") as right:
+        where = Connection.of([wrong.address, right.address], protocol="remoting", timeout_s=60.0)
+        with Cluster(where) as cluster:
+            assert cluster.queues(TOPIC)
+
+
+# --- threads, and calls that interrupt others -------------------------------------------------------------------------
+
+
+class StandingClock:
+    """Replaces the module `time`.  The time stands still until a test moves it on."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
+class Interrupting(str):
+    """An address that makes a call when a dict or a set looks for it, as a signal handler or the garbage collector may
+    do.  `at` says at which of the looks."""
+
+    def __init__(self, _: str) -> None:
+        self.call: Callable[[], object] = lambda: None
+        self.at = 1
+        self.looks = 0
+
+    def __hash__(self) -> int:
+        self.looks += 1
+        if self.looks == self.at:
+            self.call()
+        return super().__hash__()
+
+
+@pytest.mark.parametrize(("at", "is_open"), [(1, True), (1, False), (2, False), (3, False), (4, False)])
+def test_a_client_may_be_closed_at_any_moment_by_the_thread_that_makes_a_call(at: int, is_open: bool) -> None:
+    with RemotingPeer(lambda request, _: answer_to(request)) as peer:
+        connections = Connections(Connection.of(peer.address, protocol="remoting"))
+        request = Request(RequestCode.GET_BROKER_CONFIG, "a call", {})
+        if is_open:
+            connections.call(peer.address, request, PATIENCE_S)
+        address = Interrupting(peer.address)
+        address.call, address.at = connections.close, at
+        found = result_in_a_thread(lambda: connections.call(address, request, PATIENCE_S))
+        assert isinstance(found, ClientClosed)
+        assert readers() == []
+
+
+class BusyWire:
+    """A wire of which reader and writer need the same lock, as over TLS.  A send is interrupted by `call`."""
+
+    def __init__(self) -> None:
+        self.call: Callable[[], object] = lambda: None
+        self._busy = threading.Lock()
+        self._has_ended = threading.Event()
+
+    def receive_into(self, _: memoryview) -> int:
+        assert self._has_ended.wait(PATIENCE_S)
+        with self._busy:
+            return 0
+
+    def send(self, *_: object) -> None:
+        with self._busy:
+            self.call()
+
+    def shut(self) -> None:
+        self._has_ended.set()
+
+    def close(self) -> None:
+        pass
+
+
+class Interrupted(set[int]):
+    """The numbers of an inbox.  A look at them is interrupted by `call`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.call: Callable[[], object] = lambda: None
+
+    def __iter__(self) -> Any:
+        self.call()
+        return super().__iter__()
+
+    def pop(self) -> int:
+        self.call()
+        return super().pop()
+
+
+@pytest.mark.parametrize("during", ["a send", "the end of a call"])
+def test_a_connection_may_be_ended_at_any_moment_by_the_thread_that_uses_it(during: str) -> None:
+    wire = BusyWire()
+    one = OneConnection("a:1", cast(Any, wire), None)
+
+    def end() -> None:
+        one.fail(ClientClosed("closed"))
+        one.join()
+
+    inbox = Inbox()
+    inbox.waiting = waiting = Interrupted()
+    one.numbers(inbox, 2)
+    if during == "a send":
+        wire.call = end
+        result_in_a_thread(lambda: one.send([b"a request"], PATIENCE_S))
+    else:
+        waiting.call = end
+        result_in_a_thread(lambda: one.forget(inbox))
+    assert not one.is_open
+    with pytest.raises(ClientClosed):
+        one.numbers(Inbox(), 1)
+    one.join()
+    assert one.is_idle
+
+
+def test_an_answer_that_comes_while_its_call_ends_is_no_error() -> None:
+    """The reader removes the number of the answer while the call goes over its numbers."""
+
+    class Answered(set[int]):
+        def __iter__(self) -> Any:
+            for number in super().__iter__():
+                yield number
+                self.discard(last)
+
+    one = OneConnection("a:1", cast(Any, BusyWire()), None)
+    inbox = Inbox()
+    inbox.waiting = Answered()
+    last = one.numbers(inbox, 3)[-1]
+    one.forget(inbox)
+    assert one.is_idle and not inbox.waiting
+    one.fail(ClientClosed("closed"))
+    one.join()
+
+
+def test_a_slave_that_refuses_reads_is_noted_while_another_thread_asks_about_slaves() -> None:
+    known = KnownMembers()
+    known.learn([BrokerData("c", "a", {0: "h:1", 1: "h:2", 2: "h:3"})])
+    slave = Interrupting("h:2")
+    known.note_refused_reads(slave)
+    slave.call, slave.at = lambda: known.note_refused_reads("h:3"), slave.looks + 1
+    assert known.suggestion("h:1", 2) == 2
+    assert known.suggestion("h:1", 2) == 0
+
+
+def test_a_call_does_not_wait_longer_than_its_timeout_for_another_that_connects(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    connecting, may_end = threading.Event(), threading.Event()
+
+    def silent(*_: object) -> Wire:
+        connecting.set()
+        assert may_end.wait(PATIENCE_S)
+        raise TimeoutError
+
+    monkeypatch.setattr(Wire, "to", silent)
+    connections = Connections(Connection.of("a:1", protocol="remoting"))
+    with ThreadPoolExecutor(1) as threads:
+        first = threads.submit(connections.to, "a:1", PATIENCE_S)
+        assert connecting.wait(PATIENCE_S)
+        try:
+            with pytest.raises(CallTimeout, match=r"a:1: no connection within 0\.01 s"):
+                connections.to("a:1", 0.01)
+            assert not first.done()
+        finally:
+            may_end.set()
+        assert isinstance(first.exception(PATIENCE_S), CallTimeout)
+    connections.close()
+
+
+def test_connecting_gets_the_time_that_is_left_of_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here two of the five seconds pass while the certificates are read."""
+    clock = StandingClock()
+    lefts: list[float] = []
+
+    def read(*_: object) -> None:
+        clock.now_s += 2.0
+
+    def silent(_: str, timeout_s: float, __: object) -> Wire:
+        lefts.append(timeout_s)
+        raise TimeoutError
+
+    monkeypatch.setattr(remoting_connections, "time", clock)
+    monkeypatch.setattr(remoting_connections, "tls_context", read)
+    monkeypatch.setattr(Wire, "to", silent)
+    connections = Connections(Connection.of("a:1", protocol="remoting"))
+    with pytest.raises(CallTimeout, match=r"no connection within 5 s"):
+        connections.to("a:1", 5.0)
+    assert lefts == [3.0]
+    connections.close()

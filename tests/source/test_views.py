@@ -206,6 +206,21 @@ def test_a_refusal_of_a_view_says_what_is_wrong(given: dict[str, str], says: str
     assert says in str(refusal.value)
 
 
+@pytest.mark.parametrize(
+    ("named", "says"),
+    [
+        ({"topic": "MQ_INST_1%t"}, "topic MQ_INST_1%t is written with its instance MQ_INST_1, .*: write t$"),
+        ({"subscribe": "a,%RETRY%MQ_INST_1%g"}, "topic %RETRY%MQ_INST_1%g is .*: write %RETRY%g$"),
+        ({"group": "MQ_INST_1%g"}, "group MQ_INST_1%g is written with its instance MQ_INST_1, .*: write g$"),
+    ],
+)
+def test_a_name_that_is_written_with_its_instance_is_refused(named: dict[str, str], says: str) -> None:
+    """The brokers' answers have the name without the instance, so the view would show no rows."""
+    with pytest.raises(OptionError, match=says):
+        view_options(BASE | {"namespace": "MQ_INST_1"} | named)
+    assert view_options(BASE | {"namespace": "MQ_INST_2"} | named)
+
+
 def test_a_view_without_a_name_server_says_what_it_needs() -> None:
     with pytest.raises(OptionError, match="view=lag needs nameServer=host:port"):
         view_options({"view": "lag"})

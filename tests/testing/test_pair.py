@@ -12,6 +12,7 @@ import pytest
 
 import rocketsim_testing
 from rocketsim_client import Consumer, Message, Producer, PullConsumer, RocketSimError, SendStatus
+from rocketsim_client.errors import CallTimeout, InvalidParameter
 from testbed.polling import PROCESS_PATIENCE_S, wait_until
 from testbed.processes import ROOT
 
@@ -116,6 +117,27 @@ def test_a_partition_keeps_the_slave_behind_until_it_heals_whoever_is_the_master
             with pytest.raises(ZeroDivisionError), pair.partition(PROCESS_PATIENCE_S):
                 raise ZeroDivisionError
             assert producer.send(Message(topic, b"after an error")).send_status == SendStatus.SEND_OK
+
+
+def test_a_slave_that_has_not_noticed_the_masters_death_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    with rocketsim_testing.pair() as pair:
+        promote_slave = pair.admin.promote_slave
+        troubles = [InvalidParameter(f"the master at {pair.master_address} still answers: stop it first")]
+        lost_answers = [CallTimeout("the answer was lost")]
+
+        def refused_once_then_answered_too_late(*arguments: str, **fields: str) -> None:
+            if troubles:
+                raise troubles.pop()
+            promote_slave(*arguments, **fields)
+            raise lost_answers.pop()  # a second promotion would find the list empty
+
+        monkeypatch.setattr(pair.admin, "promote_slave", refused_once_then_answered_too_late)
+        former = pair.master_address
+        pair.kill_master()
+        pair.promote()
+        assert pair.slave_address == former != pair.master_address
+        assert not troubles
+        assert not lost_answers
 
 
 def test_fixtures_restore_the_pair_and_leave_nothing_behind(tmp_path: Path) -> None:

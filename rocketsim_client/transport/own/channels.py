@@ -82,6 +82,7 @@ class Channels:
         self._tls = tls
         self._pems: dict[str, tuple[Stamps, Pem]] = {}
         self._closed = False
+        self._closed_why: RocketSimError | None = None
         keep_freed_memory()
         forks.watch(self)
 
@@ -144,9 +145,11 @@ class Channels:
             under_way.discard(call)
             call.cancel()
 
-    def close(self) -> None:
-        """Ends all calls that are under way."""
+    def close(self, why: RocketSimError | None = None) -> None:
+        """Closes the connections.  Calls that are under way and all later calls raise `why`, or ClientClosed if it is
+        None."""
         with self._lock:
+            self._closed_why = why
             self._closed = True
             channels, self._channels, self._stubs = list(self._channels.values()), {}, {}
         for channel in channels:
@@ -162,13 +165,16 @@ class Channels:
         if stub is None:
             with self._lock:
                 if self._closed:
-                    raise ClientClosed("this client has been closed")
+                    raise self._after_close("this client has been closed")
                 channel = self._channels.get(address)
                 if channel is None:
                     channel = self._channels[address] = self._opened(address)
                 signing = channel if self._credentials is None else SigningChannel(channel, self._credentials)
                 stub = self._stubs.setdefault((address, stub_type), stub_type(signing))
         return stub
+
+    def _after_close(self, message: str) -> RocketSimError:
+        return ClientClosed(message) if self._closed_why is None else self._closed_why.again()
 
     def _opened(self, address: str) -> grpc.Channel:
         """Opens a channel.  The caller holds the lock."""
@@ -212,7 +218,7 @@ class Channels:
     ) -> RocketSimError:
         """Returns the client's error.  Finding out why a server cannot be called ends by the deadline."""
         if self._closed:
-            return ClientClosed(f"{method}: this client was closed during the call")
+            return self._after_close(f"{method}: this client was closed during the call")
         # gRPC raises ValueError for a closed channel, and for a request that it cannot serialise.
         if not isinstance(error, grpc.RpcError):
             return RocketSimError(f"{method} at {address}: {error}", address=address)

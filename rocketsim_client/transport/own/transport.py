@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from rocketsim_client.connection import Connection
+from rocketsim_client.errors import RocketSimError
 from rocketsim_client.transport.own.channels import Channels
 from rocketsim_client.transport.own.range_streams import RangeStreams
 from rocketsim_client.transport.own.reads import GrpcReads
@@ -66,7 +67,7 @@ class GrpcTransport:
             self._admin = GrpcAdmin(self.channels)
         return self._admin
 
-    def close(self) -> None:
-        self.channels.close()
+    def close(self, why: RocketSimError | None = None) -> None:
+        self.channels.close(why)
         if self.streams is not None:
             self.streams.close()

@@ -10,6 +10,7 @@ import ssl
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
@@ -64,7 +65,11 @@ class Inbox:
 
 class Connection:
     """A connection is open until it fails, or until the server or `fail` ends it.  When a connection ends, every
-    waiting caller gets the reason as an error, and the thread that reads ends.  Thread-safe."""
+    waiting caller gets the reason as an error, and the thread that reads ends.
+
+    Thread-safe, and without a lock, because a signal handler or the garbage collector may call `fail` and `join` in a
+    thread that is in any of the methods, and would wait there for a lock that this thread or the reader waits for.
+    Each step is one operation of a dict, a list or a set, which no other thread can interrupt."""
 
     def __init__(self, address: str, wire: Wire, tls: Tls | None) -> None:
         self.address = address
@@ -73,14 +78,14 @@ class Connection:
         self._wire = wire
         self._opaques = itertools.count(1)
         self._inboxes: dict[int, Inbox] = {}
-        self._lock = threading.Lock()
-        self._failure: RocketSimError | None = None
+        self._failures: list[RocketSimError] = []  # the first one counts
+        self._senders: set[int] = set()  # the threads that are in `send`
         self._reader = threading.Thread(target=self._read, name=f"rocketsim-remoting-{address}", daemon=True)
         self._reader.start()
 
     @property
     def is_open(self) -> bool:
-        return self._failure is None
+        return not self._failures
 
     @property
     def is_idle(self) -> bool:
@@ -89,12 +94,14 @@ class Connection:
     def numbers(self, inbox: Inbox, count: int) -> list[int]:
         """Returns numbers for `count` requests, whose answers are then put into `inbox`.  If the connection has ended,
         raises the error that ended it."""
-        with self._lock:
-            if self._failure is not None:
-                raise self._failure.again()
-            taken = [next(self._opaques) & 0x7FFFFFFF for _ in range(count)]
-            self._inboxes.update(dict.fromkeys(taken, inbox))
+        taken = [next(self._opaques) & 0x7FFFFFFF for _ in range(count)]
         inbox.waiting.update(taken)
+        self._inboxes.update(dict.fromkeys(taken, inbox))
+        # `fail` notes the failure before it takes the inboxes, so a failure at this moment is seen here or reaches the
+        # inbox.
+        if self._failures:
+            self.forget(inbox)
+            raise self._ended()
         return taken
 
     def send(self, frames: Sequence[bytes | memoryview], deadline: float) -> None:
@@ -102,7 +109,11 @@ class Connection:
         CallTimeout."""
         self.used_at = time.monotonic()
         try:
-            self._wire.send(b"".join(frames), deadline)
+            self._senders.add(threading.get_ident())
+            try:
+                self._wire.send(b"".join(frames), deadline)
+            finally:
+                self._senders.discard(threading.get_ident())
         except TimeoutError as error:
             self.fail(CallTimeout(f"{self.address}: {error}", address=self.address))
             raise self._ended() from error
@@ -117,31 +128,30 @@ class Connection:
 
     def forget(self, inbox: Inbox) -> None:
         """Makes the connection drop later answers to the requests of this inbox."""
-        with self._lock:
-            for opaque in inbox.waiting:
-                self._inboxes.pop(opaque, None)
-        inbox.waiting.clear()
+        with suppress(KeyError):  # at the end: the reader removes the numbers of answers meanwhile
+            while True:
+                self._inboxes.pop(inbox.waiting.pop(), None)
 
     def fail(self, why: RocketSimError) -> None:
         """Ends the connection, and raises `why` in all callers that wait.  If the connection fails more than once, the
         first reason counts."""
-        with self._lock:
-            if self._failure is None:
-                self._failure = why
-            inboxes = {id(inbox): inbox for inbox in self._inboxes.values()}
-            self._inboxes.clear()
-        for inbox in inboxes.values():
-            inbox.put(self._failure)
+        self._failures.append(why)
+        inboxes: set[Inbox] = set()
+        with suppress(KeyError):  # at the end: the reader removes the numbers of answers meanwhile
+            while True:
+                inboxes.add(self._inboxes.popitem()[1])
+        for inbox in inboxes:
+            inbox.put(self._failures[0])
         self._wire.shut()
 
     def join(self) -> None:
-        """Waits for the thread that reads, after `fail`."""
-        if self._reader is not threading.current_thread():
+        """Waits for the thread that reads, after `fail`.  Does not wait in that thread itself, and neither in a signal
+        handler that has interrupted a send, because the reader may need the wire, which this thread then holds."""
+        if self._reader is not threading.current_thread() and threading.get_ident() not in self._senders:
             self._reader.join()
 
     def _ended(self) -> RocketSimError:
-        assert self._failure is not None
-        return self._failure.again()
+        return self._failures[0].again()
 
     # --- the reader ---------------------------------------------------------------------------------------------------
 
@@ -184,6 +194,9 @@ class Connection:
                     break
                 self._arrived(form, bytes(view[head_at:body_at]), view[body_at : body_at + body_bytes])
                 begin = body_at + body_bytes
+            if 0 < end - begin < frame.HEAD.size and protocol_of(first := bytes(view[begin:end])) is ServerProtocol.TLS:
+                # A TLS alert has seven bytes, and no frame can begin with them.
+                raise FrameError(f"{first!r} is TLS", first)
             if begin or needed > len(room):
                 rest = bytes(view[begin:end])
                 room = usual if needed == ROOM_BYTES else bytearray(needed)

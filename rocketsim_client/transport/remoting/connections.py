@@ -22,6 +22,7 @@ from rocketsim_client.errors import (
     CallTimeout,
     ClientClosed,
     MessageIllegal,
+    RocketSimError,
     TlsFailed,
 )
 from rocketsim_client.tls import Tls
@@ -67,9 +68,11 @@ class Connections:
             *(at for members in settings.members.values() for at in members.values()),
         }
         self._open: dict[str, Connection] = {}
-        self._lock = threading.Lock()
+        # A signal handler or the garbage collector may call `close` in a thread that holds the lock.
+        self._lock = threading.RLock()
         self._opening: dict[str, threading.Lock] = {}
         self._closed = False
+        self._closed_why: RocketSimError | None = None
         forks.watch(self)
 
     @property
@@ -120,55 +123,69 @@ class Connections:
         return acl.signed(fields, body, *keys, self._security_token)
 
     def to(self, address: str, timeout_s: float) -> Connection:
-        """Returns an open connection to the address."""
+        """Returns an open connection to the address.  Ends within `timeout_s`, which includes the time that another
+        thread takes to connect to the same address."""
+        deadline = time.monotonic() + timeout_s
         found = self._usable(address)
         if found is not None:
             return found
         with self._lock:
             opening = self._opening.setdefault(address, threading.Lock())
-        with opening:
+        if not opening.acquire(timeout=max(timeout_s, 0.0)):
+            raise self._not_in_time(address, timeout_s)
+        try:
             found = self._usable(address)
             if found is not None:
                 return found
-            made = Connection(address, self._connected(address, timeout_s), self._tls)
+            made = Connection(address, self._connected(address, timeout_s, deadline), self._tls)
             with self._lock:
+                # The thread that holds the lock may itself close the client, so the entry is made before the check.
+                self._open[address] = made
                 if not self._closed:
-                    self._open[address] = made
                     return made
-        made.fail(ClientClosed("this client has been closed"))
+                self._open.pop(address, None)
+        finally:
+            opening.release()
+        made.fail(self._after_close("this client has been closed"))
         made.join()
-        raise ClientClosed("this client has been closed")
+        raise self._after_close("this client has been closed")
 
-    def close(self) -> None:
+    def close(self, why: RocketSimError | None = None) -> None:
+        """Closes the connections.  Calls that are under way and all later calls raise `why`, or ClientClosed if it is
+        None."""
         with self._lock:
+            self._closed_why = why
             self._closed = True
             closing, self._open = list(self._open.values()), {}
         for connection in closing:
-            connection.fail(ClientClosed("this client was closed during the call"))
+            connection.fail(self._after_close("this client was closed during the call"))
         for connection in closing:
             connection.join()
 
     def forget_parent(self) -> None:
         """Drops the parent's connections after a fork."""
-        self._lock, self._open, self._opening = threading.Lock(), {}, {}
+        self._lock, self._open, self._opening = threading.RLock(), {}, {}
+
+    def _after_close(self, message: str) -> RocketSimError:
+        return ClientClosed(message) if self._closed_why is None else self._closed_why.again()
 
     def _usable(self, address: str) -> Connection | None:
         with self._lock:
             if self._closed:
-                raise ClientClosed("this client has been closed")
+                raise self._after_close("this client has been closed")
             found = self._open.get(address)
             if found is None or not found.is_open:
                 return None
             if not found.is_idle or time.monotonic() - found.used_at < IDLE_S:
                 return found
-            self._open.pop(address)
+            self._open.pop(address, None)
         found.fail(BrokerUnavailable(f"{address}: the connection was idle", address=address))
         return None
 
-    def _connected(self, address: str, timeout_s: float) -> Wire:
+    def _connected(self, address: str, timeout_s: float, deadline: float) -> Wire:
         context = tls_context(self._tls, address)
         try:
-            return Wire.to(address, timeout_s, context)
+            return Wire.to(address, max(deadline - time.monotonic(), 0.001), context)
         except ssl.SSLCertVerificationError as error:
             by = f"tlsCa={self._tls.ca}" if self._tls and self._tls.ca else "the public CAs, without tlsCa"
             raise TlsFailed(
@@ -178,13 +195,14 @@ class Connections:
         except ssl.SSLError as error:
             raise TlsFailed(f"{address}: no TLS with this server ({error.reason or error})", address=address) from error
         except TimeoutError as error:
-            raise CallTimeout(
-                f"{address}: no connection within {timeout_s:.3g} s{self._hint(address)}", address=address
-            ) from error
+            raise self._not_in_time(address, timeout_s) from error
         except (OSError, ValueError) as error:
             raise BrokerUnavailable(
                 f"{address}: not reachable ({error}){self._hint(address)}", address=address
             ) from error
+
+    def _not_in_time(self, address: str, timeout_s: float) -> CallTimeout:
+        return CallTimeout(f"{address}: no connection within {timeout_s:.3g} s{self._hint(address)}", address=address)
 
     def _hint(self, address: str) -> str:
         """Returns the end of an error text, which says where an address comes from that the user did not give, and

@@ -69,5 +69,5 @@ class KnownMembers:
         if not self._refuse_reads:
             return suggested
         name, own = self._members.get(address, ("", MASTER_ID))
-        refusing = any(self._members.get(one) == (name, suggested) for one in self._refuse_reads)
+        refusing = any(self._members.get(one) == (name, suggested) for one in self._refuse_reads.copy())
         return own if refusing else suggested

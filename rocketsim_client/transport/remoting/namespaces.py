@@ -6,7 +6,7 @@ instance, as with RocketMQ's own clients (`setNamespace`).  A record contains it
 reads are copied without the instance.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableSequence, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 from rocketsim_proto.records.columnar import Records
 from rocketsim_proto.records.record import MESSAGE_MAGIC_V2, RecordError
 
-from rocketsim_client.errors import BadAnswer
+from rocketsim_client.errors import BadAnswer, RocketSimError
 from rocketsim_client.model import LogEpoch, MessageQueue, OffsetRange, PullFrame, QueueBounds, QueueRange, Ranges
 from rocketsim_client.route import BrokerData, TopicRoute
 from rocketsim_client.transport.reads import OffsetsAnswer, PullAnswer, PullCall, ReadCalls
@@ -60,6 +60,12 @@ class Namespace:
     def has(self, name: str) -> bool:
         """Returns True if the name belongs to this instance."""
         return _kind(name)[1].startswith(self.prefix)
+
+    def has_all(self, names: Collection[str], asked: Collection[str]) -> bool:
+        """Returns True if an entry with these names belongs to this instance, and none of the names would look like one
+        of this instance without being one.  `asked` has the names in the request, which may be RocketMQ's own."""
+        are_own = all(self.added(self.removed(name)) == name for name in names)
+        return are_own and any(self.has(name) or name in asked for name in names)
 
     def records(self, data: bytes | memoryview, address: str) -> bytes:
         """Returns the records with the instance cut from their topics."""
@@ -129,8 +135,8 @@ class NamespacedTransport:
     def admin(self) -> "AdminCalls":
         return _Admin(self._transport.admin, self._namespace)
 
-    def close(self) -> None:
-        self._transport.close()
+    def close(self, why: RocketSimError | None = None) -> None:
+        self._transport.close(why)
 
 
 class _Routes:
@@ -257,10 +263,33 @@ class _Admin:
         asked.CopyFrom(request)
         rename(asked, self._namespace.added)
         answer = self._admin.command(address, asked, timeout_s)
+        leave_out_others(answer, self._namespace, names_in(asked))
         rename(answer, self._namespace.removed)
         if getattr(answer, "records", b""):
             answer.records = self._namespace.records(answer.records, address)
         return answer
+
+
+def leave_out_others(answer: Message, namespace: Namespace, asked: Collection[str]) -> None:
+    """Removes the entries of topics and groups of other instances, and of no instance, from the lists of an answer.
+    Brokers list the topics and groups of all instances, and without the instance some of their names would be equal."""
+    for field, entries in answer.ListFields():
+        if field.message_type is not None and isinstance(entries, MutableSequence):
+            for at in reversed(range(len(entries))):
+                if (names := names_in(entries[at])) and not namespace.has_all(names, asked):
+                    del entries[at]
+
+
+def names_in(message: Message) -> list[str]:
+    """Returns all names of topics and groups in a message."""
+    found: list[str] = []
+
+    def note(name: str) -> str:
+        found.append(name)
+        return name
+
+    rename(message, note)
+    return found
 
 
 def rename(message: Message, name: Callable[[str], str]) -> None:

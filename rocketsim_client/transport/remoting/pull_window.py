@@ -10,8 +10,8 @@ with four pulls.  The window grows while the reader has to wait for answers, and
 pulls.  At most 32 pulls are in flight.
 
 An answer is held until the answers before it have come.  No pull is sent ahead while 32 answers are held, or if its
-answer would not fit into 8 MiB beside the answers that are held and in flight.  Only the pull whose answer is the next
-to return is sent all the same, since without it the answers that are held could never be returned.
+answer would not fit into 8 MiB beside the answers that are held and in flight.  One pull is sent in any case: the pull
+whose answer is the next to return, because the answers that are held wait for it.
 
 Answers may come in another order, with fewer messages than asked for, twice, or not at all.  If an answer has fewer
 messages than asked for, the next pull asks for the rest.  Each offset of [from, until) is returned once, in order, and

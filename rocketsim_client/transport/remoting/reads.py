@@ -129,13 +129,13 @@ class RemotingReads:
         filtered = expression != ALL
         window = PullWindow[bytes](ranges, filtered=filtered, step=self._steps.get(address))
         heads = [self._template(address, one, group, expression) for one in ranges]
+        last_answer = time.monotonic()  # before the connection is made, because that belongs to the first answer's time
         connection = self._connections.to(address, timeout_s)
         inbox = Inbox()
         asked: dict[int, tuple[Ask, float]] = {}  # the pulls in flight, in the order of sending
         repeated: dict[int, Ask] = {}  # pulls that were sent again, whose first answer may still come
         frames = _Frames(ranges, filtered, self._members.broker_id(address), address)
         refusal: RocketSimError | None = None  # by flow control, after the last answer
-        last_answer = time.monotonic()
         try:
             while not window.is_done:
                 while (piece := window.next_piece()) is not None:
@@ -229,9 +229,9 @@ class RemotingReads:
     def commit_offsets(
         self, address: str, group: str, offsets: Mapping[MessageQueue, int], timeout_s: float
     ) -> OffsetsAnswer:
-        """Sends only offsets that are higher than the group's, because a broker would also take a lower offset and
-        so move the group back.  Refuses to commit at a slave, which would take the commit and not pass it on to the
-        master."""
+        """Sends only offsets that are higher than the group's, because a RocketMQ broker also accepts a lower offset,
+        which moves the group back.  Refuses to commit at a slave, because a slave accepts the commit but does not send
+        it to its master."""
         if self._members.broker_id(address) != MASTER_ID:
             raise ServiceNotAvailable(
                 f"a commit of group {group!r} at {address}: RocketMQ's slaves keep no commits for their master",
@@ -399,7 +399,7 @@ class RemotingReads:
     def wait_for_records(
         self, address: str, topic: str, ends: Mapping[int, int], hold_s: float, timeout_s: float
     ) -> bool:
-        """Returns False at once, because RocketMQ's brokers hold only pulls, each of one queue."""
+        """Returns False at once, because a RocketMQ broker can hold only a pull, which is for one queue."""
         return False
 
     def search_offsets(

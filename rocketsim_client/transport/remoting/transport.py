@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any, cast
 
 from rocketsim_client.connection import Connection
+from rocketsim_client.errors import RocketSimError
 from rocketsim_client.transport.remoting.connections import Connections
 from rocketsim_client.transport.remoting.groups import Groups
 from rocketsim_client.transport.remoting.members import KnownMembers
@@ -55,5 +56,5 @@ class RemotingTransport:
             self._admin = RemotingAdmin(self.connections, self._members)
         return self._admin
 
-    def close(self) -> None:
-        self.connections.close()
+    def close(self, why: RocketSimError | None = None) -> None:
+        self.connections.close(why)
