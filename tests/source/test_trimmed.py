@@ -51,9 +51,10 @@ def test_records_trimmed_under_a_running_query_end_it_or_are_skipped_as_asked(al
     said = failure_of(query)
     assert "failOnDataLoss" in said
     assert topic in said
-    assert f"to {smallest - 1} before they were read" in said
-
     read = len(alone.rows(checkpoint))
+    # A batch of one record that was planned before the records were deleted reports the loss of its own record only.
+    assert any(f"lost its records {read} to {last} before they were read" in said for last in (smallest - 1, read))
+
     assert alone.bodies(checkpoint) == bodies[:read]
     alone.run(alone.stream(topic, startingOffsets="earliest", failOnDataLoss=False), checkpoint)
     assert alone.bodies(checkpoint) == bodies[:read] + bodies[smallest:]
