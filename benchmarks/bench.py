@@ -37,7 +37,8 @@ class Bench:
     """One benchmark.  The function `progress(done, all, what)` is called before every run.  `broken` lists the failures
     of RocketSim itself.
 
-    With `alone` no peer is started, and each peer is `Missing`.
+    With `alone` no peer is started, and each peer is `Missing`.  `before_run` is called before each run of a contest,
+    and its time does not count.
     """
 
     def __init__(
@@ -50,10 +51,12 @@ class Bench:
         *,
         keep: bool = False,
         alone: bool = False,
+        before_run: Callable[[], object] = lambda: None,
     ) -> None:
         self.name = name
         self.keep = keep
         self._alone = alone
+        self._before_run = before_run
         self.plan = plan
         self.folder = folder
         self.figures: list[Figure] = []
@@ -133,6 +136,7 @@ class Bench:
                 continue
             counted = f"run {number + 1} of {plan.rounds}" if number >= 0 else "warm-up"
             self._progress(done, len(order), f"{what} {name}, {counted}".strip())
+            self._before_run()
             meter = cpu.Meter()
             try:
                 sample = running[name]()

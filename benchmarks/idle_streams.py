@@ -1,5 +1,5 @@
 """P18 measures what it costs a broker if RocketMQ 5's clients keep 10,000 idle Telemetry streams open, each on its own
-connection.
+connection.  If the limit of open files does not allow as many, it measures as many as the broker takes.
 """
 
 import asyncio
@@ -15,12 +15,16 @@ from benchmarks.cluster import OurCluster
 from benchmarks.figures import Series
 from benchmarks.memory import anonymous_mib
 from broker_service.__main__ import allow_many_files
+from broker_service.runtime.server import most_connections
+from broker_service.store.files import open_file_limit
 from testbed.real_rocketmq import free_port
 
 FIRST = 10  # streams that are opened before memory is first measured, so that what all streams share is not counted
+SPARE_CONNECTIONS = 100  # connections of the broker that the streams leave to other clients
 AT_ONCE = 64  # how many streams are being opened at the same time
 RATE = 200  # puts a second
 SETTLED_S = 5.0
+ANSWER_TIMEOUT_S = 60.0  # much more than a busy machine needs, so that a stream without an answer ends the benchmark
 SETTINGS = service_pb2.TelemetryCommand(
     settings=definition_pb2.Settings(
         client_type=definition_pb2.PUSH_CONSUMER,
@@ -36,6 +40,12 @@ def run(bench: Bench) -> None:
     number = bench.plan.pick(10_000, 2_000, 20)
     seconds = bench.plan.pick(20, 5, 1)
     allow_many_files()
+    if (possible := most_connections(open_file_limit()) - SPARE_CONNECTIONS) < FIRST:
+        raise WrongResult(
+            f"a broker takes too few connections with {open_file_limit()} open files; raise the hard limit "
+            "(ulimit -n 65536)"
+        )
+    number = min(number, possible)
     one = bench.enter(
         cluster.running(bench, "master", keys={"grpcServerPort": free_port(), "tlsTestModeEnable": False})
     )
@@ -51,9 +61,9 @@ def run(bench: Bench) -> None:
     alone = puts()
     added, beside = asyncio.run(_idle(bench, one, address, number, puts))
     bench.report(
-        f"{number} idle Telemetry streams: memory of the broker",
-        "MiB",
-        Series.of([added]),
+        f"{number} idle Telemetry streams: memory of the broker for one",
+        "KiB",
+        Series.of([added * 1024 / number]),
         target=targets.IDLE_STREAMS,
         by_amount=True,
     )
@@ -82,8 +92,12 @@ async def _idle(bench: Bench, one: OurCluster, address: str, number: int, puts: 
             channels.append(channel)
             calls: Any = MessagingServiceStub(channel)
             stream = calls.Telemetry(metadata=(("x-mq-client-id", f"idle@{client}"),), wait_for_ready=True)
-            await stream.write(SETTINGS)
-            answer = await stream.read()
+            try:
+                async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                    await stream.write(SETTINGS)
+                    answer = await stream.read()
+            except TimeoutError as error:
+                raise WrongResult(f"stream {client} got no answer within {ANSWER_TIMEOUT_S:g} s") from error
             if answer is grpc.aio.EOF or answer.status.code != definition_pb2.OK:
                 raise WrongResult(f"stream {client} was answered with {answer}")
             streams.append(stream)

@@ -104,7 +104,7 @@ def test_each_target_is_the_promised_one():
         "V2_JAVA": ["≥ 0.6"],
         "V2_ECHO": ["≥ 0.6"],
         "V2_MEMORY": ["≤ 0.4"],
-        "IDLE_STREAMS": ["itself ≤ 400"],
+        "IDLE_STREAMS": ["itself ≤ 40.9"],
         "SCRAPE": ["itself ≤ 5"],
         "ROCKETMQ_PULL": ["≥ 3", "≥ 2"],
         "ROCKETMQ_PULL_RAISED": ["≥ 1"],
