@@ -167,14 +167,17 @@ def test_sigterm_ends_workers_in_the_middle_of_their_work(
     with Program(tmp_path, command("worker.py", pair.name_server, topic)) as program:
         wait_until(lambda: len(program.lines) >= 10, "the first orders")
         packed = ended(program)
-    assert pair.lag("workers", topic) == 300 - len(packed) > 0
+    assert 0 < len(packed) < 300
+    # If the worker's last call fails on a busy machine, the broker itself gives back the messages after five seconds.
+    wait_until(lambda: pair.lag("workers", topic) == 300 - len(packed), "the worker's other messages are given back")
     assert not [line for line in packed if "failed" in line]
     invoices = pair.make_topic()
     with Program(tmp_path, command("async_service.py", pair.name_server, topic, invoices), "service") as service:
         wait_until(lambda: (pair.lag("invoices", topic) or 300) < 300, "the first invoices")
         assert ended(service) == []
-    lag = pair.lag("invoices", topic)
-    assert lag is not None and sum(status.max_offset for status in pair.admin.topic_status(invoices)) == 300 - lag
+    made = sum(status.max_offset for status in pair.admin.topic_status(invoices))
+    assert 0 < made < 300
+    wait_until(lambda: pair.lag("invoices", topic) == 300 - made, "the service's other messages are given back")
 
 
 def test_every_example_is_small_listed_and_run_by_a_test() -> None:
