@@ -357,15 +357,15 @@ class LocalCluster:
             return was_running
 
     def start_again(self, broker: ServerProcess) -> bool:
-        """Starts the broker, and returns True when it listens.  Returns False if the broker already runs.  Any thread
-        may call this method.
+        """Starts the broker, and returns True when it listens, on another port if its own is taken.  Returns False if
+        the broker already runs.  Any thread may call this method.
         """
         with self._lock:
             if self._is_stopping:
                 raise Trouble("the cluster is being stopped")
             if broker.is_running():
                 return False
-            broker.start()
+            _ready(broker.launch())
             return True
 
     def stop(self) -> None:

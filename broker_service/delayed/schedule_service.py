@@ -80,6 +80,7 @@ class ScheduleService:
     async def run(self) -> None:
         """Delivers messages until the task is cancelled.  The broker starts this loop when it begins to take writes."""
         self._adopt()
+        self._masters_position = None  # a position beyond the end belongs to a log that is not copied any more
         await self._catch_up()
         self._offsets = dict(self._position.offsets)
         self._running = True

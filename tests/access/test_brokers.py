@@ -249,7 +249,7 @@ async def test_without_access_control_there_are_no_users(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("role", [BrokerRole.SYNC_MASTER, BrokerRole.ASYNC_MASTER])
 async def test_a_change_is_on_the_slave_when_it_is_answered(tmp_path: Path, role: BrokerRole) -> None:
-    keys = KEYS | {"broker_role": role, "sync_metadata_interval": 1_000_000}
+    keys = KEYS | {"broker_role": role, "sync_metadata_interval": 1_000_000, "slave_timeout": 60_000}
     async with AsyncExitStack() as parts:
         master = await parts.enter_async_context(running(tmp_path / "m", **keys))
         slave = await parts.enter_async_context(
@@ -259,6 +259,8 @@ async def test_a_change_is_on_the_slave_when_it_is_answered(tmp_path: Path, role
             )
         )
         await until(lambda: bool(master.status.slaves()) and master.status.slaves()[0].in_sync, "the slave is in sync")
+        await until(lambda: master.acknowledgements.tracker.takes_metadata(), "the slave says what it has")
+        await first_user(master)
         admin = await parts.enter_async_context(signed(master, ADMIN))
         assert slave.access is not None
         made = await admin.CreateUser(admin_pb2.CreateUserRequest(user=user(NORMAL)))

@@ -256,9 +256,9 @@ async def test_a_request_is_parsed_once_it_is_known_whose_it_is(
             assert (await change(request)).receipt_handle == "h"
             answers = channel.unary_stream(v2 + "ReceiveMessage", None, s.ReceiveMessageResponse.FromString)
             assert [one.status.code async for one in answers(garbage)] == [d.UNAUTHORIZED]
-            stream: Any = channel.stream_stream(v2 + "Telemetry", None, s.TelemetryCommand.FromString)()
-            await stream.write(garbage)
-            assert (await stream.read()).status.code == d.UNAUTHORIZED
+            # The message goes with the headers, because a write to a call that is refused already is another error.
+            stream = channel.unary_stream(v2 + "Telemetry", None, s.TelemetryCommand.FromString)(garbage)
+            assert [one.status.code async for one in stream] == [d.UNAUTHORIZED]
         async with grpc.aio.insecure_channel(node.address) as channel:
             for method in ("Broker/Send", "Broker/Pull", "Admin/CreateUser"):
                 assert await code_of(channel.unary_unary(f"/rocketsim.{method}")(garbage)) is UNAUTHENTICATED

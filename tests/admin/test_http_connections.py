@@ -21,32 +21,33 @@ from tests.support.tls import keys_of
 async def test_half_sent_requests_take_no_more_threads_and_keep_nobody_out(
     tmp_path: Path, keys: dict[str, Path], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with socket.socket() as free:
+    with socket.socket() as free:  # keeps the port from others, but not from the broker, since it does not listen
+        free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
 
-    def attack() -> None:
-        before = threading.active_count()
-        half = [socket.create_connection(("127.0.0.1", port)) for _ in range(5 * MOST)]
-        for connection in half:
-            connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n" if not keys else b"\x16\x03\x01")
-        wait_until(lambda: threading.active_count() - before <= MOST + 1, "the first connections are closed")
-        if not keys:
-            page = urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60).read().decode()
-            assert "rocketsim_master 1.0" in page
-        ended = 0
-        for connection in half[:MOST]:
-            connection.settimeout(60)
-            try:
-                ended += not connection.recv(1 << 20).startswith(b"HTTP/1.0 200")
-            except ConnectionResetError:
-                ended += 1
-        assert ended == MOST
-        for connection in half:
-            connection.close()
+        def attack() -> None:
+            before = threading.active_count()
+            half = [socket.create_connection(("127.0.0.1", port)) for _ in range(5 * MOST)]
+            for connection in half:
+                connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n" if not keys else b"\x16\x03\x01")
+            wait_until(lambda: threading.active_count() - before <= MOST + 1, "the first connections are closed")
+            if not keys:
+                page = urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60).read().decode()
+                assert "rocketsim_master 1.0" in page
+            ended = 0
+            for connection in half[:MOST]:
+                connection.settimeout(60)
+                try:
+                    ended += not connection.recv(1 << 20).startswith(b"HTTP/1.0 200")
+                except ConnectionResetError:
+                    ended += 1
+            assert ended == MOST
+            for connection in half:
+                connection.close()
 
-    async with running(tmp_path, metrics_port=port, **keys):
-        await asyncio.to_thread(attack)
+        async with running(tmp_path, metrics_port=port, **keys):
+            await asyncio.to_thread(attack)
     assert "Traceback" not in capfd.readouterr().err
 
 

@@ -28,6 +28,7 @@ from rocketsim_client.admin_model import ChangedAt, SlavesLeft
 from rocketsim_client.model import CommitStatus as Status
 from rocketsim_client.transport.admin import command_name
 from rocketsim_client.transport.own.admin import GrpcAdmin
+from testbed.polling import until
 from tests.broker.test_committed_offsets import acks_name_no_changes, pair_without_ticks
 from tests.support.brokers import put, running, stub_of
 
@@ -204,6 +205,7 @@ async def test_a_reset_is_answered_when_its_record_is_flushed(tmp_path: Path, mo
     flusher = HeldFlusher(monkeypatch)
     async with running(tmp_path, **SYNC_FLUSH) as node, stub_of(node, AdminStub) as admin:
         await popped(node)
+        await until(lambda: node.store.flushed_offset == node.store.end_offset, "what came before is on disk")
         flusher.is_held = True
         before = node.store.end_offset
         asked = pb.ResetOffsetByTimeRequest(group=GONE, topic="t", timestamp=-1, force=True)
@@ -223,6 +225,7 @@ async def test_a_reset_whose_record_is_not_flushed_in_time_says_so(
     flusher = HeldFlusher(monkeypatch)
     async with running(tmp_path, **SYNC_FLUSH, sync_flush_timeout=100) as node, stub_of(node, AdminStub) as admin:
         await popped(node)
+        await until(lambda: node.store.flushed_offset == node.store.end_offset, "what came before is on disk")
         flusher.is_held = True
         asked = pb.ResetOffsetByTimeRequest(group=GONE, topic="t", timestamp=-1, force=True)
         answer = await admin.ResetOffsetByTime(asked, timeout=60)

@@ -37,13 +37,15 @@ def java(tmp_path, monkeypatch):
     path.parent.mkdir()
     path.write_text(JAVA)
     path.chmod(0o755)
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        port = found.getsockname()[1]
-    monkeypatch.setenv("PATH", str(path.parent), prepend=os.pathsep)
-    monkeypatch.setenv("FAKE_JAVA_PORT", str(port))
-    monkeypatch.setattr(kafka, "free_port", lambda: port)
-    monkeypatch.setattr(maven, "jars", lambda *words: tmp_path)
-    return port
+    with socket.socket() as held:  # keeps the port from others, but not from the fake `java`, since it does not listen
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        port = held.getsockname()[1]
+        monkeypatch.setenv("PATH", str(path.parent), prepend=os.pathsep)
+        monkeypatch.setenv("FAKE_JAVA_PORT", str(port))
+        monkeypatch.setattr(kafka, "free_port", lambda: port)
+        monkeypatch.setattr(maven, "jars", lambda *words: tmp_path)
+        yield port
 
 
 def facts(pid: int) -> tuple[int, str | None]:

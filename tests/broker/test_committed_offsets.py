@@ -58,7 +58,8 @@ async def pair_without_ticks(
 ) -> AsyncIterator[tuple[BrokerNode, BrokerNode]]:
     """Starts a pair whose slave gets nothing by ticks or polls: everything it has was sent because a commit waits."""
     monkeypatch.setattr(tick, "TICK_S", 3600.0)
-    async with pair(folder, sync_metadata_interval=1_000_000, **(SYNC | keys)) as (_, master, slave):
+    keys = {"slave_timeout": 60_000} | SYNC | keys
+    async with pair(folder, sync_metadata_interval=1_000_000, **keys) as (_, master, slave):
         await put(master, "t", *[b"x"] * 100)
         await until(lambda: "t" in slave.topics.entries, "the topic")
         await until(lambda: master.acknowledgements.tracker.takes_metadata(), "the slave says what it has")

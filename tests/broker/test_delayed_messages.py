@@ -427,6 +427,20 @@ async def test_a_slave_takes_the_masters_word_only_for_a_log_it_has(tmp_path: Pa
         assert slave.position() == DelayPosition()
 
 
+async def test_a_promoted_slave_forgets_its_masters_position_that_lay_beyond_its_log(tmp_path: Path) -> None:
+    """Otherwise a clean stop would save it once the log has grown, and the next start would skip messages."""
+    async with running(tmp_path, **SOON) as node:
+        await put(node, "t", b"x")
+        promoted = ScheduleService(node.broker, JsonFile(tmp_path / "d.json"), JsonFile(tmp_path / "p.json"))
+        promoted.take_masters_position(DelayPosition(node.store.end_offset + 1, {1: 9}))
+        delivering = asyncio.create_task(promoted.run())
+        await asyncio.sleep(0)
+        await put(node, "t", b"the log grows")
+        delivering.cancel()
+        await asyncio.gather(delivering, return_exceptions=True)
+        assert promoted.position() == DelayPosition(node.store.end_offset, {})
+
+
 async def test_a_position_beyond_the_end_of_what_is_left_of_the_log_is_not_believed(tmp_path: Path) -> None:
     async with running(tmp_path, **SOON) as node:
         JsonFile(tmp_path / "p.json").save({"commitLogOffset": 10**9, "offsets": {"1": 9}})

@@ -437,12 +437,9 @@ async def test_a_name_server_that_comes_back_empty_is_told_at_once(
     registers_rarely(monkeypatch)
     async with name_server() as names, running(tmp_path, namesrv_addr=names.address) as master:
         await until(lambda: names.table.members("broker-a"), "registered")
-        link = master.registration.links[0]
-        answers = link.answers
         names.table.connection_lost(next(iter(names.table.live()["broker-a"].members.values())).connection)
         master.broker.description_changed.notify()
-        await until(lambda: link.answers > answers, "answered")
-        assert len(names.table.members("broker-a")) == 1
+        await until(lambda: names.table.members("broker-a"), "it has registered again")
 
 
 async def test_two_masters_with_one_name_do_not_both_take_writes(tmp_path: Path) -> None:

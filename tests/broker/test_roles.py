@@ -148,7 +148,9 @@ async def test_an_ok_of_a_master_that_becomes_synchronous_is_on_a_slave_that_kno
         master.leadership.update_config({"brokerRole": "SYNC_MASTER"})
         assert meaning(master)[0] is SYNC
         statuses = [await put(master, "t", b"at once")]
+        is_available = master.acknowledgements.tracker.is_slave_available
         while statuses[-1] is not PutStatus.PUT_OK:
+            await until(lambda: is_available(master.store.end_offset), "the slave is there")
             statuses.append(await put(master, "t", b"again"))
         assert slave.store.end_offset == master.store.end_offset
         assert set(statuses[:-1]) <= {PutStatus.SLAVE_NOT_AVAILABLE, PutStatus.FLUSH_SLAVE_TIMEOUT}

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import random
 import re
 import signal
 import subprocess
@@ -25,6 +26,7 @@ from rocketsim_proto.remoting.frame import Header
 
 from rocketsim_cli.local_cluster import free_port
 from rocketsim_cli.main import app, main
+from rocketsim_testing.local_pair import PORTS
 from testbed.polling import PROCESS_PATIENCE_S, wait_until
 from testbed.processes import Processes, pids_by_argument
 from tests.support.golden import unpack_golden
@@ -532,7 +534,7 @@ def test_help_is_quick_and_imports_nothing_heavy():
 
 
 def test_up_starts_a_cluster_reports_a_dead_child_and_ends_with_ctrl_c(tmp_path: Path):
-    port = free_port(0)
+    port = free_port(random.choice(PORTS))
     up = subprocess.Popen(
         [
             *(sys.executable, "-m", "rocketsim_cli.main", "up"),

@@ -51,6 +51,18 @@ def test_ports_are_the_wanted_ones_and_others_where_another_process_was_faster(t
             assert cluster.namesrv.start().address == cluster.name_server  # it keeps its port
 
 
+def test_a_server_whose_port_was_taken_meanwhile_is_started_again_on_another_one(tmp_path):
+    with LocalCluster(tmp_path, []) as cluster, socket.socket() as other:
+        cluster.start()
+        host, _, port = cluster.name_server.rpartition(":")
+        cluster.kill(cluster.namesrv)
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind((host, int(port)))
+        other.listen()
+        assert cluster.start_again(cluster.namesrv)
+        assert cluster.name_server != f"{host}:{port}"
+
+
 def test_a_remoting_port_needs_the_port_of_its_vip_channel_too():
     wanted = free_vip_pair()
     assert remoting_port(wanted) == wanted

@@ -27,6 +27,7 @@ from tests.support.tls import CA, DATA, keys_of
 
 TIMEOUT_S = 2.0
 LIMIT_S = 1.6 * TIMEOUT_S  # leaves room for a busy machine, but not for a second search for the protocol
+TRIES = 4  # a busy machine may stop this process for a second, but not in each of several tries
 TLS: dict[str, Any] = {"tls": True, "tls_ca": CA}
 WEB_SERVER = b"HTTP/1.1 400 Bad Request"
 
@@ -63,24 +64,34 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> StandingClock:
 # --- how long it takes ------------------------------------------------------------------------------------------------
 
 
+def seconds_of_two_calls(addresses: list[str], options: dict[str, Any]) -> list[float]:
+    took = []
+    with Cluster(Connection.of(addresses, timeout_s=TIMEOUT_S, **options)) as cluster:
+        for _ in range(2):
+            began = time.monotonic()
+            with pytest.raises(NameServerUnavailable):
+                cluster.topics()
+            took.append(time.monotonic() - began)
+    return took
+
+
 @pytest.mark.parametrize(("count", "options"), [(1, {}), (4, {}), (4, TLS)], ids=["one", "four", "four with TLS"])
 def test_a_call_on_silent_servers_ends_within_its_timeout(count: int, options: dict[str, Any]) -> None:
     """The first call looks for the protocol, too.  The second one follows too soon to look for it again."""
     with silent_servers(count) as addresses:
-        with Cluster(Connection.of(addresses, timeout_s=TIMEOUT_S, **options)) as cluster:
-            for _ in range(2):
-                began = time.monotonic()
-                with pytest.raises(NameServerUnavailable):
-                    cluster.topics()
-                assert time.monotonic() - began < LIMIT_S
+        assert any(max(seconds_of_two_calls(addresses, options)) < LIMIT_S for _ in range(TRIES))
 
 
 def test_a_silent_server_leaves_time_for_the_next_one() -> None:
     with silent_servers(1) as silent, replaying("5.5.0") as peer:
         auto = Connection.of([*silent, peer.address], timeout_s=TIMEOUT_S)
-        began = time.monotonic()
-        assert with_detected_protocol(auto).protocol == "remoting"
-        assert time.monotonic() - began < LIMIT_S
+
+        def is_found_in_time() -> bool:
+            began = time.monotonic()
+            found = with_detected_protocol(auto).protocol
+            return found == "remoting" and time.monotonic() - began < LIMIT_S
+
+        assert any(is_found_in_time() for _ in range(TRIES))
 
 
 def test_each_server_gets_a_share_of_the_time_but_at_least_a_second(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from rocketsim_client import Admin, Message, Producer, PullConsumer, PullStatus, SendFailed, SendStatus
 from rocketsim_client.errors import TopicNotExist
-from testbed.polling import wait_until
+from testbed.polling import PATIENCE_S, wait_until
 from testbed.processes import Processes
 
 pytestmark = pytest.mark.cluster
@@ -64,12 +64,13 @@ def read_all(consumer: PullConsumer) -> list:
 def test_a_producer_moves_to_the_other_pair_when_a_master_is_killed_and_nothing_acknowledged_is_lost(two_pairs):
     address, brokers = two_pairs
     acknowledged, names = {}, []
-    with Producer(address, "storm") as producer, PullConsumer(address, "g") as consumer:
+    patient = {"timeout_s": PATIENCE_S}
+    with Producer(address, "storm", **patient) as producer, PullConsumer(address, "g", **patient) as consumer:
 
         def send(numbers):
             futures = [(number, producer.send_async(Message("T", b"%d" % number))) for number in numbers]
             for number, future in futures:
-                result = future.result(20)
+                result = future.result(2 * PATIENCE_S)
                 names.append(result.message_queue.broker_name)
                 if result.send_status == SendStatus.SEND_OK:
                     acknowledged[result.msg_id] = b"%d" % number

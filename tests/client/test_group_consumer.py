@@ -651,6 +651,8 @@ def test_a_thread_renews_while_the_consumer_lives(broker: BrokerThread, renewals
 
 def test_more_time_is_asked_for_after_half_of_a_short_extension(broker: BrokerThread, renewals: list[Renewal]) -> None:
     send(broker, b"1")
+    now_ms = broker.node.broker.now_ms()
+    broker.do(lambda: goes_by(broker.node.broker, lambda: now_ms))  # no deadline passes at the broker
     passed_s = 0.0
     with consumer_of(broker, invisible_s=3600, clock=lambda: passed_s) as consumer:
         (message,) = consumer.receive(timeout_s=SOON_S)
@@ -858,10 +860,13 @@ def test_iterating_goes_on_when_a_broker_is_back(tmp_path: Path, caplog: pytest.
         for message in consumer:
             iterated.put(message)
 
+    kept = socket()  # keeps the port from others, but not from the broker, since it does not listen
+    kept.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
+    kept.bind(("127.0.0.1", port))
     iterating = threading.Thread(target=iterate)
     iterating.start()
     wait_until(lambda: "is asked again later" in caplog.text, "that its broker is missed")
-    with broker_thread(tmp_path, listen_port=port) as broker:
+    with kept, broker_thread(tmp_path, listen_port=port) as broker:
         consumer.ack(first)  # the handles of these messages are from before the restart
         consumer.nack(second, delay_s=0)
         again = iterated.get(timeout=SOON_S)

@@ -16,7 +16,7 @@ from rocketsim_client.connection import Connection
 from rocketsim_client.errors import BrokerUnavailable, CallTimeout, SystemBusy
 from rocketsim_client.model import PullFrame, QueueRange
 from rocketsim_client.transport.remoting import pace, reads
-from rocketsim_client.transport.remoting.connections import Connections
+from rocketsim_client.transport.remoting.connections import Connections, Request
 from testbed.polling import wait_until
 from tests.support.remoting_peer import RemotingPeer, answer_to, readers
 
@@ -88,6 +88,9 @@ def reading(queue: Queue, frame_bytes: int = 1 << 20, timeout_s: float = 60.0, *
 def wait_until_answered(transport: Any, queue: Queue) -> None:
     connection = transport.connections.to(queue.peer.address, 60.0)
     wait_until(lambda: connection.is_idle, "all pulls are answered")
+    # The thread that reads has passed on all earlier answers before that of a later call.
+    later = Request(RequestCode.GET_MAX_OFFSET, "a later call", {"queueOffset": "0", "maxMsgNums": "1"})
+    transport.connections.call(queue.peer.address, later, 60.0)
 
 
 def offsets(*frames: PullFrame) -> list[int]:

@@ -22,7 +22,7 @@ from rocketsim_client import (
     SubscriptionGroupConfig,
 )
 from rocketsim_client.errors import MessageIllegal, QueueNotExist, TopicNotExist
-from testbed.polling import PROCESS_PATIENCE_S, wait_until
+from testbed.polling import PATIENCE_S, PROCESS_PATIENCE_S, wait_until
 from testbed.processes import ROOT, Processes
 from tests.client.conftest import start_real_pair
 
@@ -46,13 +46,13 @@ def topic(pair, request):
 
 @pytest.fixture
 def producer(pair):
-    with Producer(pair[0], "p") as made:
+    with Producer(pair[0], "p", timeout_s=PATIENCE_S) as made:
         yield made
 
 
 @pytest.fixture
 def consumer(pair):
-    with PullConsumer(pair[0], "g") as made:
+    with PullConsumer(pair[0], "g", timeout_s=PATIENCE_S) as made:
         yield made
 
 
@@ -157,11 +157,11 @@ def test_messages_of_a_key_stay_in_order(topic, producer, consumer):
 
 
 def test_a_delayed_message_comes_later(topic, producer, consumer):
+    sent_ms = int(time.time() * 1000)
     result = producer.send(Message(topic, b"later", delay_level=1))
     assert result.send_status == 0
-    assert everything(consumer, topic) == []
-    (message,) = wait_until(lambda: everything(consumer, topic), "the delayed message", 20)
-    assert message.body == b"later"
+    (message,) = wait_until(lambda: everything(consumer, topic), "the delayed message")
+    assert message.body == b"later" and message.store_timestamp >= sent_ms + 1000
     with pytest.raises(MessageIllegal):
         producer.send_batch([Message(topic, b"x", delay_level=1)])
 
@@ -237,9 +237,11 @@ def test_a_lowered_queue_count_is_found_out_by_the_send_that_it_refuses(pair, to
         producer.send(Message(topic, b"before %d" % number))
     with Admin(pair[0]) as admin:
         admin.update_topic(topic, read_queue_nums=4, write_queue_nums=2)
+        wait_until(lambda: len(admin.topic_route(topic).writable_queues()) == 2, "the new route")
     assert {producer.send(Message(topic, b"%d" % number)).message_queue.queue_id for number in range(6)} == {0, 1}
     with Admin(pair[0]) as admin:
         admin.update_topic(topic, read_queue_nums=4, write_queue_nums=1)
+        wait_until(lambda: len(admin.topic_route(topic).writable_queues()) == 1, "the new route")
     keys = pa.array([f"key-{row % 5}" for row in range(50)])
     results = producer.send_columns(topic, pa.array([b"row %d" % row for row in range(50)]), message_groups=keys)
     assert {result.message_queue.queue_id for result in results} == {0}

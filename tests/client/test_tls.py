@@ -60,7 +60,6 @@ def mutual(tmp_path: Path) -> Iterator[BrokerThread]:
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rocketsim_client.tls.PROBE_S", 60.0)
-    monkeypatch.setattr("tests.client.test_fork.LIMIT_S", 60.0)
 
 
 def address_of(broker: BrokerThread) -> str:

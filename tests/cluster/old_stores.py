@@ -19,7 +19,7 @@ from rocketsim_client import Admin
 from rocketsim_client.connection import Connection
 from rocketsim_client.errors import InvalidParameter
 from rocketsim_client.transport.own.transport import GrpcTransport
-from testbed.polling import wait_until
+from testbed.polling import PROCESS_PATIENCE_S, wait_until
 from testbed.processes import ROOT, Processes, ServerProcess
 from tests.cluster.one_broker import OneBroker
 from tests.support.archives import unpack
@@ -71,7 +71,7 @@ def promote(name_server: ServerProcess, slave: ServerProcess, role: str = "SYNC_
             return False
         return True
 
-    with Admin(name_server=name_server.address) as admin:
+    with Admin(name_server=name_server.address, timeout_s=PROCESS_PATIENCE_S) as admin:
         wait_until(promoted, f"{slave.name} is promoted")
 
 
@@ -108,7 +108,7 @@ def _live(processes: Processes, alone: Callable[[ServerProcess], OneBroker], old
     alone(first).commit("reader", "Many", {0: 10, 1: 11})
     alone(first).commit("moved-back", "Many", dict.fromkeys(range(QUEUES), 40))
     alone(first).put("Late", b"later", DELAY="2")
-    with Admin(name_server=name_server.address) as admin:
+    with Admin(name_server=name_server.address, timeout_s=PROCESS_PATIENCE_S) as admin:
         wait_until(lambda: {*TOPICS, "Late", "Gone"} <= set(admin.topic_list()), "the name server knows the topics")
         admin.delete_topic("Gone")
         admin.reset_offset_by_time("moved-back", "Many", 0, force=True)

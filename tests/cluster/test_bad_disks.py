@@ -102,7 +102,7 @@ def test_a_slave_whose_disk_fails_acknowledges_nothing_and_has_everything_in_the
         process.wait_until_ready()
     alone(master).update_topic("T", 1)
     alone(master).wait_for_slaves()
-    assert alone(master).put("T", b"before").status == SendStatus.SEND_OK
+    wait_until(lambda: put_is(alone(master), SendStatus.SEND_OK), "OK before the fault")
     disk.fails(fault)
     for _ in range(3):
         assert alone(master).put("T", *[b"x" * 60_000] * 16).status != SendStatus.SEND_OK

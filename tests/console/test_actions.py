@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from rocketsim_client import Admin, Message, Producer
+from rocketsim_client import Admin, Message, Producer, RocketSimError
 from rocketsim_console.actions import OPERATORS
 from rocketsim_console.app import Console
 from rocketsim_console.changes import MAX_BODY, TOKEN, Changes
 from rocketsim_console.sessions import IDLE_S, MAX_SESSIONS, NoSession, Sessions
+from testbed.polling import wait_until
 from testbed.processes import Processes, ServerProcess
 
 pytestmark = pytest.mark.cluster
@@ -62,12 +63,17 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
         name_server = processes.start_namesrv(**ACCESS_CONTROL)
         keys = {**ACCESS_CONTROL, "authorizationEnabled": "true", "brokerRole": "SYNC_MASTER"}
         master, slave = processes.start_pair("broker-a", name_server, **keys)
-        yield Pair(
-            name_server.address,
-            master,
-            slave,
-            {"access_key": ADMIN["username"], "secret_key": ADMIN["password"]},
-        )
+        user = {"access_key": ADMIN["username"], "secret_key": ADMIN["password"]}
+        with Admin(name_server.address, timeout_s=10, **user) as admin:
+            wait_until(lambda: know_the_user(admin), "master and slave know the first user")
+        yield Pair(name_server.address, master, slave, user)
+
+
+def know_the_user(admin: Admin) -> bool:
+    try:
+        return len(admin.broker_status()) == 2
+    except RocketSimError:
+        return False
 
 
 @pytest.fixture
@@ -96,6 +102,8 @@ def test_a_user_creates_and_changes_topics_and_groups_and_resets_offsets_with_th
 
     said = browser.does("create-topic", topic="T", queues="2", message_type="FIFO")
     assert said == f"Topic T has 2 queues on each of {pair.master.address}."
+    with connected(pair, **pair.keys) as admin:
+        wait_until(lambda: "T" in admin.topic_list(), "the name server knows the topic")
     again = browser.post("actions/create-topic", {"topic": "T", "queues": "2", "message_type": "FIFO"})
     assert again.status_code == 400 and "exists already" in again.json()["message"]
     browser.does("change-topic", topic="T", write_queue_nums="1")

@@ -38,6 +38,7 @@ def ack_of(*handles: str) -> pb.AckRequest:
     return pb.AckRequest(consumer_group="g", topic="t", receipt_handles=handles)
 
 
+@pytest.mark.usefixtures("no_ticks")
 async def test_what_is_pending_when_a_stop_begins_is_refused_and_has_not_happened(tmp_path: Path) -> None:
     async with consumer(tmp_path) as one:
         await put(one.node, "t", b"a", b"b", b"c", b"d")

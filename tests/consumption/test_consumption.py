@@ -141,6 +141,7 @@ async def test_what_is_popped_is_not_popped_again_until_its_deadline(tmp_path: P
         assert record.decode(again.deliveries[0].record).topic == "%RETRY%g+t"
 
 
+@pytest.mark.usefixtures("no_ticks")
 async def test_pops_of_one_turn_of_the_loop_share_the_messages_and_one_record(tmp_path: Path) -> None:
     async with consumer(tmp_path) as one:
         one.node.groups.put(SubscriptionGroup("g"), 0)

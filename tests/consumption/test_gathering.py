@@ -24,6 +24,8 @@ from broker_service.state.transitions import Settle
 from tests.consumption.test_consumption import INVALID, INVISIBLE_MS, OK, Consumer, body_of, consumer
 from tests.support.brokers import put, running
 
+pytestmark = pytest.mark.usefixtures("no_ticks")
+
 Task = asyncio.Task[Any]
 
 

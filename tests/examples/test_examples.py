@@ -163,21 +163,23 @@ def test_sigterm_ends_workers_in_the_middle_of_their_work(
     """Each message that was worked on is acknowledged, and the rest goes to the next worker without counting an
     attempt.
     """
-    send(pair, topic, *({"id": number, "price": 1} for number in range(300)))
+    orders = 5_000  # more than a worker packs while the test does not run for some seconds
+    with Producer(pair.name_server, timeout_s=PROCESS_PATIENCE_S) as producer:
+        producer.send_batch([Message.json(topic, {"id": number, "price": 1}) for number in range(orders)])
     with Program(tmp_path, command("worker.py", pair.name_server, topic)) as program:
         wait_until(lambda: len(program.lines) >= 10, "the first orders")
         packed = ended(program)
-    assert 0 < len(packed) < 300
+    assert 0 < len(packed) < orders
     # If the worker's last call fails on a busy machine, the broker itself gives back the messages after five seconds.
-    wait_until(lambda: pair.lag("workers", topic) == 300 - len(packed), "the worker's other messages are given back")
+    wait_until(lambda: pair.lag("workers", topic) == orders - len(packed), "the worker's other messages are given back")
     assert not [line for line in packed if "failed" in line]
     invoices = pair.make_topic()
     with Program(tmp_path, command("async_service.py", pair.name_server, topic, invoices), "service") as service:
-        wait_until(lambda: (pair.lag("invoices", topic) or 300) < 300, "the first invoices")
+        wait_until(lambda: (pair.lag("invoices", topic) or orders) < orders, "the first invoices")
         assert ended(service) == []
     made = sum(status.max_offset for status in pair.admin.topic_status(invoices))
-    assert 0 < made < 300
-    wait_until(lambda: pair.lag("invoices", topic) == 300 - made, "the service's other messages are given back")
+    assert 0 < made < orders
+    wait_until(lambda: pair.lag("invoices", topic) == orders - made, "the service's other messages are given back")
 
 
 def test_every_example_is_small_listed_and_run_by_a_test() -> None:

@@ -11,6 +11,7 @@ from broker_service.put_result import PutStatus
 from broker_service.replication.acknowledgement import AckLevels
 from broker_service.store.config import StoreConfig
 from broker_service.store.message_store import MessageStore
+from testbed.polling import PATIENCE_S
 from tests.support.pair import Node, until
 
 FILE_SIZE = 64 << 10
@@ -62,7 +63,7 @@ def confirmed(master):
 
 
 async def test_log_and_queues_of_a_new_slave_are_the_masters_byte_for_byte(tmp_path):
-    levels = AckLevels(sync_master=True, sync_flush=True)
+    levels = AckLevels(sync_master=True, sync_flush=True, slave_timeout_s=PATIENCE_S, sync_flush_timeout_s=PATIENCE_S)
     with store(tmp_path / "m") as ours, store(tmp_path / "s") as theirs:
         master, slave = Node(ours, tmp_path / "m", 0, levels=levels), Node(theirs, tmp_path / "s", 1)
         async with master.serving():
@@ -70,7 +71,7 @@ async def test_log_and_queues_of_a_new_slave_are_the_masters_byte_for_byte(tmp_p
             async with slave.following(master):
                 assert len(ours.log.starts) > 3
                 await until(confirmed(master))
-                assert await master.acks.wait(put(master), 5) is PutStatus.PUT_OK
+                assert await master.acks.wait(put(master), PATIENCE_S) is PutStatus.PUT_OK
                 assert theirs.flushed_offset == ours.end_offset
     folders = ("commitlog", "consumequeue")
     assert files(tmp_path / "m", *folders) == files(tmp_path / "s", *folders)
@@ -155,19 +156,19 @@ async def test_a_master_that_lost_its_tail_gets_it_back_from_its_slave(tmp_path)
                 assert files(tmp_path / "m", "commitlog", "consumequeue") == whole
                 assert master.epochs.epochs.epochs[-1].start_offset == end
                 await until(lambda: master.acks.tracker.is_slave_available(end))
-                assert await master.acks.wait(put(master), 5) is PutStatus.PUT_OK
+                assert await master.acks.wait(put(master), PATIENCE_S) is PutStatus.PUT_OK
                 assert slave.broker.cuts == []
 
 
 async def test_two_slaves_and_a_storm_of_puts_end_alike(tmp_path):
-    levels = AckLevels(sync_master=True, sync_flush=True)
+    levels = AckLevels(sync_master=True, sync_flush=True, slave_timeout_s=PATIENCE_S, sync_flush_timeout_s=PATIENCE_S)
     with store(tmp_path / "m") as ours, store(tmp_path / "s1") as one, store(tmp_path / "s2") as two:
         master = Node(ours, tmp_path / "m", 0, levels=levels)
         slaves = [Node(one, tmp_path / "s1", 1), Node(two, tmp_path / "s2", 2)]
         async with master.serving(), slaves[0].following(master), slaves[1].following(master):
             await until(lambda: master.acks.tracker.is_slave_available(0))
             for _ in range(4):
-                puts = [master.acks.wait(put(master, 3), 10) for _ in range(20)]
+                puts = [master.acks.wait(put(master, 3), PATIENCE_S) for _ in range(20)]
                 assert set(await asyncio.gather(*puts)) == {PutStatus.PUT_OK}
             await until(lambda: one.end_offset == two.end_offset == ours.end_offset)
     assert files(tmp_path / "m", "commitlog", "consumequeue") == files(tmp_path / "s1", "commitlog", "consumequeue")

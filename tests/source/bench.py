@@ -17,6 +17,8 @@ from testbed.polling import PROCESS_PATIENCE_S, wait_until
 from testbed.processes import Processes, ServerProcess
 
 TIMEOUT_S = PROCESS_PATIENCE_S
+# The defaults of 3 s fail where a process may not run for some seconds.  Tests of a limit give their own.
+PATIENT = {"pullTimeoutMs": "60s", "sendTimeoutMs": "60s", "commitTimeoutMs": "60s"}
 
 
 def run_program(source: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -47,9 +49,9 @@ class Bench:
         self.kept: dict[str, dict[int, list[Any]]] = {}
 
     def __enter__(self) -> "Bench":
-        self.cluster = Cluster(self.name_server.address, poll_interval_s=1.0)
+        self.cluster = Cluster(self.name_server.address, timeout_s=60.0, poll_interval_s=1.0)
         self.producer = Producer(
-            cluster=self.cluster, group="tests", send_msg_timeout_ms=10_000, retry_times_when_send_failed=20
+            cluster=self.cluster, group="tests", send_msg_timeout_ms=60_000, retry_times_when_send_failed=20
         )
         wait_until(self.is_writable, "a master that takes writes", TIMEOUT_S)
         wait_until(self.takes_commits, "a master that has heard from its slave what groups committed", TIMEOUT_S)
@@ -127,7 +129,7 @@ class Bench:
 
         def has_all() -> bool:
             try:
-                found = self.cluster.transport.reads.queue_bounds(self.slave.address, topic, list(want), 3.0)
+                found = self.cluster.transport.reads.queue_bounds(self.slave.address, topic, list(want), TIMEOUT_S)
             except TopicNotExist:
                 return False
             return all(found[queue_id].max_offset >= offset for queue_id, offset in want.items())
@@ -153,7 +155,7 @@ class Bench:
     # --- queries ------------------------------------------------------------------------------------------------------
 
     def options(self, topic: str | None = None, **options: object) -> dict[str, str]:
-        given = {"nameServer": self.name_server.address} | ({"topic": topic} if topic else {})
+        given = PATIENT | {"nameServer": self.name_server.address} | ({"topic": topic} if topic else {})
         return given | {
             name.replace("__", "."): str(value).lower() if isinstance(value, bool) else str(value)
             for name, value in options.items()

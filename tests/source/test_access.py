@@ -55,7 +55,7 @@ def test_spark_reads_writes_and_commits_and_nobody_sees_its_secret(
     for name in ("broker_service", "rocketsim_client", "rocketsim_source"):  # without py4j, which logs every command
         caplog.set_level(logging.DEBUG, name)
     reached = {"brokers": f"broker-a=0@{broker.node.address}", "topic": "T"}
-    patient = {"pullTimeoutMs": "60s"}
+    patient = {"pullTimeoutMs": "60s", "commitTimeoutMs": "60s"}
     keys = {"accessKey": "spark", "secretKey": SECRET}
     rows = spark.createDataFrame([(b"a",), (b"b",)], "body binary")
     rows.write.format("rocketsim").mode("append").options(**reached, **keys, sendTimeoutMs="60s").save()
@@ -75,7 +75,7 @@ def test_spark_reads_writes_and_commits_and_nobody_sees_its_secret(
     try:
         assert query.awaitTermination(TIMEOUT_S)
         assert sorted(row.body for row in spark.sql("SELECT body FROM seen").collect()) == [b"a", b"b"]
-        assert broker.do(lambda: broker.node.offsets.progress("g", "T", 0).offset) == 2
+        wait_until(lambda: broker.do(lambda: broker.node.offsets.progress("g", "T", 0).offset) == 2, "the commit")
         progress = [json.dumps(json.loads(one.json)) for one in query.recentProgress]
         assert progress
         batch = spark.read.format("rocketsim").options(**reached, **keys, **patient).load()

@@ -65,7 +65,7 @@ def test_a_queue_beyond_the_read_queues_is_gone_too(fake: FakeCluster) -> None:
 def static(fake: FakeCluster) -> Cluster:
     """Returns a cluster for option `brokers`, without a name server."""
     brokers = {name: dict(members) for name, members in fake.addresses().items()}
-    return Cluster("", brokers=brokers, timeout_s=1.0, poll_interval_s=1.0)
+    return Cluster("", brokers=brokers, timeout_s=60.0, poll_interval_s=1.0)
 
 
 def test_without_a_name_server_a_lowered_number_of_write_queues_is_heard_of(fake: FakeCluster) -> None:
@@ -131,7 +131,7 @@ def test_what_only_a_slave_lacks_is_silence(fake: FakeCluster, lacks: str) -> No
 
 def test_offsets_and_times_are_asked_broker_by_broker(fake: FakeCluster) -> None:
     cluster = opened(fake)
-    cluster.commit("g", {Q0: 3, OTHER: 4}, "masterFirst", 1.0)
+    cluster.commit("g", {Q0: 3, OTHER: 4}, "masterFirst", 60.0)
     for broker_id in (0, 1):
         fake.stop("broker-b", broker_id)
     fake.topics.discard("T")
@@ -142,7 +142,7 @@ def test_offsets_and_times_are_asked_broker_by_broker(fake: FakeCluster) -> None
 
 
 def test_a_commit_goes_where_it_can(fake: FakeCluster) -> None:
-    committed = opened(fake).commit("g", {Q0: 3, Q7: 4, OTHER: 5}, "masterFirst", 1.0)
+    committed = opened(fake).commit("g", {Q0: 3, Q7: 4, OTHER: 5}, "masterFirst", 60.0)
     assert committed.offsets == {Q0: 3, OTHER: 5}
     assert list(committed.failures) == ["broker-a"]
 
@@ -196,7 +196,7 @@ def test_that_a_slave_has_no_offset_of_the_group_is_no_start(fake: FakeCluster, 
     with pytest.raises(NothingAnswers, match="committed offset of T@broker-a:0"):
         starts()
     fake.start("broker-a", 0)
-    opened(fake).commit("g", {Q0: 3}, "masterFirst", 1.0)
+    opened(fake).commit("g", {Q0: 3}, "masterFirst", 60.0)
     found = starts()
     assert (found[Q0], found[Q1]) == (3, 10 if streaming else 0)
 

@@ -225,18 +225,19 @@ def test_commit_target(fake: FakeCluster, target: str, brokers: set[int]) -> Non
     committer.close(1)
 
 
-def test_commit_timeout_ms(fake: FakeCluster) -> None:
+def test_commit_timeout_ms(fake: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rocketsim_source.commits.ledger.RETRY_MS", 3_600_000)  # only the test's own calls commit
     for broker in fake.brokers.values():
         broker.script["CommitOffsets"].extend([Hang()] * 3)
     found = options(nameServer=fake.address, group="g", commitTimeoutMs="70", commitRetries="0", commitAsync="false")
     committer = Committer(ClientCluster.open(found.connection), found)
     committer.processed({Q0: 5})
     assert committer.status()["failures"] == 1
-    committer.close(0)
     failing = Committer(ClientCluster.open(found.connection), replace(found, commit_failures_max=1))
     with pytest.raises(CommitFailed, match=r"no answer within 0\.07 s"):
         failing.processed({Q0: 5})
     failing.close(0)
+    committer.close(0)
 
 
 @pytest.mark.parametrize(("given", "committed"), [({}, {Q0: 0}), ({"commitInitialOffset": "false"}, {})])

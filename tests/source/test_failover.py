@@ -32,7 +32,7 @@ def offsets_at(pair: Bench, broker: Any, group: str, topic: str) -> dict[Message
     """
     queues = [MessageQueue(topic, "broker-a", queue_id) for queue_id in range(4)]
     try:
-        answer = pair.cluster.transport.reads.query_offsets(broker.address, group, queues, False, 3.0)
+        answer = pair.cluster.transport.reads.query_offsets(broker.address, group, queues, False, TIMEOUT_S)
     except ServiceNotAvailable:
         return {}
     return {MessageQueue(of_topic, "broker-a", queue_id): offset for of_topic, queue_id, offset in answer.offsets}
@@ -169,7 +169,7 @@ def test_a_master_that_comes_back_empty_is_noticed(
     for broker in (pair.master, pair.slave):
         broker.wait_until_ready()
     wait_until(pair.is_writable, "the master to take writes", TIMEOUT_S)
-    with Producer(pair.name_server.address, group="after") as producer:  # the pair's old producer knows a newer epoch
+    with Producer(pair.name_server.address, group="after", timeout_s=60) as producer:  # the pair's old producer knows a newer epoch
         producer.send(Message(topic, b"new"))
     query = pair.start(pair.stream(topic, startingOffsets="earliest", **policy), checkpoint)
     if ends:

@@ -58,6 +58,7 @@ def test_the_first_broker_with_a_record_ends_the_wait_and_the_other_call_serves_
     brokers.arrived["b"].clear()
     brokers.arrived["a"].set()
     assert waits.wait({A0: 5, B0: 6}, LONG_S)
+    wait_until(lambda: brokers.waiting == {"a": 0, "b": 1}, "the next call at b to wait")
     assert sorted(name for _, name, _ in brokers.asked) == ["a", "b", "b"]
     waits.close()
 

@@ -212,9 +212,10 @@ def test_ids_of_columns_are_the_same_in_all_runs_of_a_job(pair: Bench) -> None:
 
 def test_a_stream_survives_the_loss_of_its_master_and_loses_nothing(pair: Bench, checkpoint: str) -> None:
     source, target = pair.topic(20), pair.topic()
+    pair.wait_for_slave(source)  # it serves the query's start while the master is away
     stream = pair.stream(source, startingOffsets="earliest", maxOffsetsPerTrigger=5).select("body")
     writer = stream.writeStream.format("rocketsim").options(
-        **pair.options(target, sendTimeoutMs=20_000, retryTimesWhenSendFailed=100)
+        **pair.options(target, sendTimeoutMs=180_000, retryTimesWhenSendFailed=100)
     )
     query = writer.option("checkpointLocation", checkpoint).start()
     pair.master.kill()

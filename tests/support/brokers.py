@@ -1,4 +1,4 @@
-"""Runs brokers inside the test's own process, with a real store in a folder and real gRPC on a free port."""
+"""Runs brokers inside the test's own process, with a real store in a folder and real gRPC."""
 
 import inspect
 import itertools
@@ -31,6 +31,7 @@ from broker_service.put_result import Appended, PutStatus
 from broker_service.runtime import cold_reads, deadlines
 from broker_service.runtime.server import Service, start_server
 from testbed.polling import until
+from tests.support.ports import own_port
 
 
 def small_config(root: Path, **keys: Any) -> BrokerConfig:
@@ -39,7 +40,7 @@ def small_config(root: Path, **keys: Any) -> BrokerConfig:
     """
     small: dict[str, Any] = {
         "broker_name": "broker-a",
-        "listen_port": 0,
+        "listen_port": own_port(),
         "grpc_server_port": -1,
         "store_path_root_dir": root,
         "mapped_file_size_commit_log": 1 << 20,
@@ -159,7 +160,7 @@ async def name_server(port: int = 0) -> AsyncIterator[NameServer]:
         NamesrvServicer(table, SimpleNamespace(monotonic=lambda: 0.0)),
     )
     server, bound = await start_server(
-        [service], bind_address="127.0.0.1", port=port, address_file=None, max_message_bytes=1 << 20
+        [service], bind_address="127.0.0.1", port=port or own_port(), address_file=None, max_message_bytes=1 << 20
     )
     try:
         yield NameServer(table, f"127.0.0.1:{bound}")

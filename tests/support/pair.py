@@ -153,7 +153,7 @@ class Node:
         self.flusher.flushed.append(self._on_flushed)
         self.flusher.failed.append(self.failures.append)
         self.acks = Acknowledgements(
-            levels or AckLevels(sync_master=True, sync_flush=False),
+            levels or AckLevels(sync_master=True, sync_flush=False, slave_timeout_s=PATIENCE_S),
             Tracker(fall_behind_max),
             log,
             self.flusher,
@@ -188,7 +188,7 @@ class Node:
         self.master.streams.notify()
         return end
 
-    async def put_and_wait(self, body: bytes = b"body", timeout_s: float = 5.0) -> PutStatus:
+    async def put_and_wait(self, body: bytes = b"body", timeout_s: float = PATIENCE_S) -> PutStatus:
         return await self.acks.wait(self.put(body), timeout_s)
 
     @asynccontextmanager

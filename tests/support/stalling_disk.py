@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 
 from broker_service import __main__ as process
+from broker_service.runtime import deadlines
 from testbed.polling import wait_until
 
 GATE = "the-disk-stalls"
@@ -25,6 +26,8 @@ def main() -> int:
         fdatasync(handle)
 
     os.fdatasync = stalling
+    # An answer that leaves a tenth of its caller's time unused arrives in time on a busy machine, too.
+    deadlines.ANSWER_SHARE, deadlines.ANSWER_MAX_S = 0.9, deadlines.NO_DEADLINE_S
     return process.main()
 
 

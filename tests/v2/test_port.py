@@ -31,20 +31,14 @@ def listens(port: int) -> bool:
         return caller.connect_ex(("127.0.0.1", port)) == 0
 
 
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
-
-
 async def test_a_slave_opens_it_when_it_is_promoted_and_the_former_master_closes_it(tmp_path: Path) -> None:
-    port = free_port()
     async with (
         name_server() as names,
-        running(tmp_path / "m", namesrv_addr=names.address, grpc_server_port=port) as master,
+        running(tmp_path / "m", namesrv_addr=names.address, grpc_server_port=0) as master,
         running(tmp_path / "s", namesrv_addr=names.address, grpc_server_port=0, **SLAVE) as slave,
         client_of(master) as client,
     ):
+        port = int(master.v2_port.address.rpartition(":")[2])
         make_topics(master)
         assert (await client.send(message())).status.code == d.OK
         await until(lambda: slave.store.end_offset == master.store.end_offset, "the slave has all")
@@ -283,7 +277,7 @@ async def test_a_peer_that_answers_no_ping_is_let_go(tmp_path: Path, monkeypatch
         def quick(*, options: list[tuple[str, Any]], **others: Any) -> grpc.aio.Server:
             keys = {name for name, _ in options}
             assert {"grpc.keepalive_time_ms", "grpc.keepalive_timeout_ms", "grpc.http2.ping_timeout_ms"} <= keys
-            waits = dict.fromkeys(keys & {"grpc.keepalive_timeout_ms", "grpc.http2.ping_timeout_ms"}, 100)
+            waits = dict.fromkeys(keys & {"grpc.keepalive_timeout_ms", "grpc.http2.ping_timeout_ms"}, 3000)
             return server(options=list((dict(options) | waits | {"grpc.keepalive_time_ms": 1000}).items()), **others)
 
         with pytest.MonkeyPatch.context() as patch:

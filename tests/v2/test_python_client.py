@@ -129,7 +129,7 @@ async def test_the_client_consumes_in_order_and_a_message_that_always_fails_is_a
 
 
 async def test_its_transactions_are_committed_rolled_back_and_checked(tmp_path: Path) -> None:
-    keys = {"transaction_time_out": 500, "transaction_check_interval": 500, "transaction_check_max": 1000}
+    keys = {"transaction_time_out": 3000, "transaction_check_interval": 500, "transaction_check_max": 1000}
     async with v2_broker(tmp_path / "store", **keys) as (node, _):
         found = await run(tmp_path, "transact", node.v2_port.address, "X")
         assert found["was_asked"]

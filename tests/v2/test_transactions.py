@@ -381,7 +381,9 @@ async def test_another_producer_of_the_topic_is_asked_when_the_sender_is_gone(tm
         client_of(node, "other") as other,
     ):
         if not declares:
-            await prepare(other, "z")
+            # Nobody is asked about this one, however late its end comes.
+            late = half("z", orphaned_transaction_recovery_duration=Duration(seconds=3600))
+            assert (await other.send(late)).status.code == d.OK
             await end(other, "z")
         await prepare(client, "a")  # it has no stream
         await until(lambda: others, "the other one is asked")
