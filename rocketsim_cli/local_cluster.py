@@ -274,7 +274,7 @@ def _locked(file: BinaryIO) -> bool:
     return True
 
 
-def _ready(server: ServerProcess) -> ServerProcess:
+def ready(server: ServerProcess) -> ServerProcess:
     """Waits until the server listens.  If another process has taken the server's port meanwhile, the server is started
     again on a free port.
     """
@@ -333,14 +333,14 @@ class LocalCluster:
         return [broker for broker in self.brokers if broker.broker_id != 0]
 
     def start(self, tell: Callable[[str], None] = lambda line: None) -> None:
-        _ready(self.namesrv.launch())
+        ready(self.namesrv.launch())
         tell(f"name server on {self.name_server}")
         for given in self._broker_properties:
             self.brokers.append(self._broker(given, self.name_server))
         for broker in self.brokers:
             broker.launch()
         for broker in self.brokers:
-            tell(f"{broker.name} on {_ready(broker).address}")
+            tell(f"{broker.name} on {ready(broker).address}")
 
     def _broker(self, given: dict[str, str], name_server: str) -> ServerProcess:
         broker_id = given["brokerId"]
@@ -365,7 +365,7 @@ class LocalCluster:
                 raise Trouble("the cluster is being stopped")
             if broker.is_running():
                 return False
-            _ready(broker.launch())
+            ready(broker.launch())
             return True
 
     def stop(self) -> None:

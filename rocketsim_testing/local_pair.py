@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from rocketsim_cli.local_cluster import LocalCluster, ServerProcess, free_port, pair_properties, starting_alone
+from rocketsim_cli.local_cluster import LocalCluster, ServerProcess, free_port, pair_properties, ready, starting_alone
 from rocketsim_cli.until_parent_ends import lifeline
 from rocketsim_client import Admin, GroupNotExist, RocketSimError
 from rocketsim_testing.relay import Relay
@@ -148,7 +148,7 @@ class Pair:
             # A master that was replaced comes back as a slave, with an id that differs from the new master's.
             broker.launch(**({"brokerRole": "SLAVE", "brokerId": 1} if broker is self._slave else {}))
         for broker in stopped:
-            broker.wait_until_ready()
+            ready(broker)
         if stopped:
             self.wait_until_complete(timeout_s)
 

@@ -5,6 +5,7 @@ On a slave, ScheduleService only keeps the master's position, for the case that 
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable, Iterable
 
 import numpy as np
@@ -38,9 +39,12 @@ class ScheduleService:
         self._position_file = position_file
         # The master's newest position, which replaces `_position` once this log reaches the position's log offset.
         self._masters_position: DelayPosition | None = None
-        self._position = self._load()
         self._version = DataVersion()
         self._saved: DelayPosition | None = None
+        self._in_delay_file = _table((delay_file.load() or {}).get("offsetTable"))
+        self._files = threading.Lock()  # held while the files are written
+        self._cuts = 0  # cuts of the log that have emptied the files
+        self._position = self._load()
         self._offsets: dict[int, int] = {}
         # Delay level -> time of the broker's clock at which the level's queue is read again.
         self._retry_at: dict[int, float] = {}
@@ -62,6 +66,17 @@ class ScheduleService:
         self._adopt()
         self._masters_position = position
 
+    def log_will_be_cut(self, end_offset: int) -> None:
+        """Empties the files if they have a position beyond the log's new end.  A start after a crash could not tell
+        that the log was cut, and would skip the messages that the former log had delivered.
+        """
+        if self._position.log_offset <= end_offset:
+            return
+        self._cuts += 1  # ends a save that waits for the lock
+        with self._files:
+            self._write(DelayPosition(), self._version.next(self._broker.now_ms()))
+        self._position = DelayPosition()
+
     def log_cut(self, end_offset: int) -> None:
         """Drops a position that is beyond the log's new end after a cut.  Without a position, deliveries are found by
         reading the log from its beginning.
@@ -77,10 +92,16 @@ class ScheduleService:
 
     # --- delivering -------------------------------------------------------------------------------------------------
 
-    async def run(self) -> None:
-        """Delivers messages until the task is cancelled.  The broker starts this loop when it begins to take writes."""
+    def begin(self) -> None:
+        """Ends the time as a slave.  Must be called in the turn of the event loop in which the broker begins to take
+        writes: its own records make the log longer, so that a position of the former master's log, of which this log
+        has only a part, could be taken for one of this log.
+        """
         self._adopt()
-        self._masters_position = None  # a position beyond the end belongs to a log that is not copied any more
+        self._masters_position = None
+
+    async def run(self) -> None:
+        """Delivers messages until the task is cancelled.  The broker starts this loop after `begin`."""
         await self._catch_up()
         self._offsets = dict(self._position.offsets)
         self._running = True
@@ -205,23 +226,33 @@ class ScheduleService:
         """Returns a function that writes both files and may run on any thread.  Returns None if nothing has changed
         since the last write.
         """
-        position = self.position()
+        position, cuts = self.position(), self._cuts
         if position == self._saved or not (position.offsets or self._has_queues()):
             return None
-        table = {str(level): offset for level, offset in sorted(position.offsets.items())}
         version = self._version.next(self._broker.now_ms())
 
         def run() -> None:
-            self._position_file.save({"commitLogOffset": position.log_offset, "offsets": table})
-            if self._saved is None or position.offsets != self._saved.offsets:
-                self._delay_file.save({"dataVersion": version.to_json(), "offsetTable": table})
-                self._version = version
-            self._saved = position
+            with self._files:
+                if cuts == self._cuts:
+                    self._write(position, version)
 
         return run
 
+    def _write(self, position: DelayPosition, version: DataVersion) -> None:
+        table = {str(level): offset for level, offset in sorted(position.offsets.items())}
+        if any(offset > position.offsets.get(level, 0) for level, offset in self._in_delay_file.items()):
+            # A start takes the higher one of the two offsets of a level, so one that goes back leaves this file first.
+            self._delay_file.save({"dataVersion": version.to_json(), "offsetTable": {}})
+            self._in_delay_file = {}
+        self._position_file.save({"commitLogOffset": position.log_offset, "offsets": table})
+        if position.offsets != self._in_delay_file:
+            self._delay_file.save({"dataVersion": version.to_json(), "offsetTable": table})
+            self._in_delay_file = dict(position.offsets)
+        self._version = version
+        self._saved = position
+
     def _load(self) -> DelayPosition:
-        rocketmqs = _table((self._delay_file.load() or {}).get("offsetTable"))
+        rocketmqs = self._in_delay_file
         ours = self._position_file.load()
         if ours is None:
             return DelayPosition(0, rocketmqs)

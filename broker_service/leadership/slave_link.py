@@ -69,6 +69,7 @@ class SlaveLink:
             self._notifying = asyncio.get_running_loop().call_later(NOTIFY_EVERY_S, self._notify_readers)
 
     def log_will_be_cut(self, end_offset: int) -> None:
+        self._schedule.log_will_be_cut(end_offset)
         self._clamp_offsets(lambda topic, queue_id: self._broker.store.queues.end_at(topic, queue_id, end_offset))
 
     def log_cut(self, cut: Cut) -> None:

@@ -21,7 +21,9 @@ class MastersWork:
     def begin(self) -> None:
         if self._broker.access is not None:
             self._tasks.own("first-user", self._make_first_user())
+        self._schedule.begin()
         self._tasks.own("schedule", self._schedule.run())
+        self._consumption.begin()
         self._tasks.own("consumption", self._consumption.run())
         self._tasks.own("transactions", self._consumption.transactions.run())
         self._tasks.own("timers", self._consumption.timer_delivery.run())

@@ -103,13 +103,16 @@ class Consumption:
         """
         return self.log.unapplied_from
 
-    async def run(self) -> None:
-        """Handles expired deliveries until the task is cancelled.  The broker starts this loop when it begins to take
-        writes.
+    def begin(self) -> None:
+        """Ends the time as a slave.  Must be called in the turn of the event loop in which the broker begins to take
+        writes, because calls may come before the first turn of `run`.
         """
         self.expiry.begin()
         self.take_over.done.clear()
         self._is_new_master = True
+
+    async def run(self) -> None:
+        """Handles expired deliveries until the task is cancelled.  The broker starts this loop after `begin`."""
         await self._loop.run()
 
     async def _work(self) -> float | None:

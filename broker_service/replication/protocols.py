@@ -107,7 +107,7 @@ class CutListener(Protocol):
     """The receiver of a Follower's calls before and after it cuts the log."""
 
     def log_will_be_cut(self, end_offset: int) -> None:
-        """Lowers committed offsets that lie beyond the log's new end.
+        """Lowers offsets on the disk that lie beyond the log's new end: committed ones, and those of delayed messages.
 
         Called before the log is cut, because a start after a crash could not tell that the log was cut.
         """

@@ -224,7 +224,8 @@ class Demo:
             served = self._query.served()[victim.broker_name, 1]
             return served > served_before and self._offsets.committed_on_slave(victim.broker_name) > committed_before
 
-        self._watch(phase, START_S, until=handed_over)
+        # The user may have started the master in the console.
+        self._watch(phase, START_S, until=lambda: victim.is_running() or handed_over())
         served = self._query.served()[victim.broker_name, 1] - served_before
         self._handed_over = self._offsets.committed_on_slave(victim.broker_name) - committed_before
         self._tell(f"meanwhile its slave served {served} messages, and {self._handed_over} were committed to the slave")

@@ -19,6 +19,7 @@ from broker_service.broker.reads.pull import Pull
 from broker_service.delayed.schedule import DelayPosition, delivered_record, due_in_ms, replayed_positions
 from broker_service.delayed.schedule_service import ScheduleService
 from broker_service.errors import MessageIllegal, ReadFailed, StoreCorrupt
+from broker_service.leadership.slave_link import SlaveLink
 from broker_service.node.node import BrokerNode
 from broker_service.store.commit_log import CommitLog
 from broker_service.store.json_file import JsonFile
@@ -427,15 +428,63 @@ async def test_a_slave_takes_the_masters_word_only_for_a_log_it_has(tmp_path: Pa
         assert slave.position() == DelayPosition()
 
 
+async def test_a_position_beyond_the_end_of_a_cut_leaves_the_disk_before_the_log_is_cut(tmp_path: Path) -> None:
+    """A start after a crash could not tell that the log was cut and has other records since."""
+    async with running(tmp_path, **SOON) as node:
+        await put(node, "t", b"x")
+        end = node.store.end_offset
+        files = JsonFile(tmp_path / "d.json"), JsonFile(tmp_path / "p.json")
+        slave = ScheduleService(node.broker, *files)
+        slave.take_masters_position(DelayPosition(end, {1: 5}))
+        slave.save()
+        link = SlaveLink(
+            node.broker, node.replication.metadata, slave, node.consumption.writer, node.storage.master_file
+        )
+        link.log_will_be_cut(end)
+        assert ScheduleService(node.broker, *files).position() == DelayPosition(end, {1: 5})
+
+        slave.take_masters_position(DelayPosition(end, {1: 6}))
+        late = slave.saving()
+        assert late is not None
+        link.log_will_be_cut(end - 1)
+        late()  # a thread began to save before the cut
+        assert ScheduleService(node.broker, *files).position() == slave.position() == DelayPosition()
+
+
+async def test_an_offset_that_goes_back_is_never_only_in_rocketmqs_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start takes the higher one of the two files' offsets, and a crash may come between the two writes."""
+    async with running(tmp_path, **SOON) as node:
+        await put(node, "t", b"x")
+        end = node.store.end_offset
+        files = JsonFile(tmp_path / "d.json"), JsonFile(tmp_path / "p.json")
+        slave = ScheduleService(node.broker, *files)
+        slave.take_masters_position(DelayPosition(end, {1: 5, 2: 1}))
+        slave.save()
+        slave.take_masters_position(DelayPosition(end, {1: 3, 2: 2}))
+        states = []
+        save = JsonFile.save
+
+        def crashing(file: JsonFile, value: dict[str, Any]) -> None:
+            save(file, value)
+            states.append(ScheduleService(node.broker, *files).position().offsets)
+
+        monkeypatch.setattr(JsonFile, "save", crashing)
+        slave.save()
+        assert states == [{1: 5, 2: 1}, {1: 3, 2: 2}, {1: 3, 2: 2}]
+
+
 async def test_a_promoted_slave_forgets_its_masters_position_that_lay_beyond_its_log(tmp_path: Path) -> None:
     """Otherwise a clean stop would save it once the log has grown, and the next start would skip messages."""
     async with running(tmp_path, **SOON) as node:
         await put(node, "t", b"x")
         promoted = ScheduleService(node.broker, JsonFile(tmp_path / "d.json"), JsonFile(tmp_path / "p.json"))
         promoted.take_masters_position(DelayPosition(node.store.end_offset + 1, {1: 9}))
+        promoted.begin()
+        await put(node, "t", b"the log grows")
         delivering = asyncio.create_task(promoted.run())
         await asyncio.sleep(0)
-        await put(node, "t", b"the log grows")
         delivering.cancel()
         await asyncio.gather(delivering, return_exceptions=True)
         assert promoted.position() == DelayPosition(node.store.end_offset, {})

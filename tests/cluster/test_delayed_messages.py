@@ -1,5 +1,7 @@
 """The master delivers each delayed message once, also if it is killed before or between deliveries."""
 
+import time
+
 import pytest
 
 from rocketsim_client.errors import RocketSimError
@@ -37,9 +39,11 @@ def test_the_slave_has_deliveries_too_but_makes_none(pair_with_topic, alone):
     master, slave = pair_with_topic(messageDelayLevel="1s 10s")
     alone(master).put("T", b"early", DELAY="1")
     wait_until(lambda: alone(slave).bodies("T") == [b"early"], "the first delivery reaches the slave")
+    due_s = time.monotonic() + 10
     alone(master).put("T", b"late", DELAY="2")
     alone(master).wait_for_slaves()
     master.kill()
+    wait_until(lambda: time.monotonic() > due_s + 1, "the second message is due")
     assert alone(slave).bodies("T") == [b"early"]
     master.start()
     wait_until(lambda: alone(slave).bodies("T") == [b"early", b"late"], "the master goes on when it is back")

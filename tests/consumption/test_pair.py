@@ -25,7 +25,7 @@ from broker_service.replication.catch_up import Cut
 from broker_service.state import snapshot, state_log
 from broker_service.state.state import State
 from broker_service.store.offset_journal import OffsetJournal
-from testbed.polling import until
+from testbed.polling import PATIENCE_S, until
 from tests.support.brokers import (
     name_server,
     put,
@@ -64,7 +64,7 @@ async def pop(node: BrokerNode, **fields: Any) -> Popped:
 
 async def ack(node: BrokerNode, *deliveries: Delivery) -> list[tuple[HandleStatus, PutStatus]]:
     handles = [one.receipt_handle for one in deliveries]
-    return [(one.status, one.stored) for one in await node.consumption.ack("g", "t", handles)]
+    return [(one.status, one.stored) for one in await node.consumption.ack("g", "t", handles, PATIENCE_S)]
 
 
 def state(node: BrokerNode) -> dict[Any, Any]:

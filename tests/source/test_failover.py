@@ -169,7 +169,8 @@ def test_a_master_that_comes_back_empty_is_noticed(
     for broker in (pair.master, pair.slave):
         broker.wait_until_ready()
     wait_until(pair.is_writable, "the master to take writes", TIMEOUT_S)
-    with Producer(pair.name_server.address, group="after", timeout_s=60) as producer:  # the pair's old producer knows a newer epoch
+    # The pair's old producer knows a newer epoch.
+    with Producer(pair.name_server.address, group="after", timeout_s=60) as producer:
         producer.send(Message(topic, b"new"))
     query = pair.start(pair.stream(topic, startingOffsets="earliest", **policy), checkpoint)
     if ends:

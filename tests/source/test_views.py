@@ -130,7 +130,8 @@ def test_a_broker_that_does_not_answer_is_an_error(pair: Bench) -> None:
     pair.slave.freeze()
     try:
         with pytest.raises(Exception, match=pair.slave.address):
-            view(pair, "brokers", pullTimeoutMs=10_000).collect()  # the limit of the brokers that answer, too
+            # The brokers that answer have this limit, too.
+            view(pair, "brokers", pullTimeoutMs=10_000).collect()
     finally:
         pair.slave.thaw()
     with pytest.raises(Exception, match=r"127\.0\.0\.1:1\b"):

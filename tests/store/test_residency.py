@@ -400,7 +400,8 @@ def test_the_kernel_says_of_each_page_what_a_read_that_does_not_wait_finds(tmp_p
     path.write_bytes(bytes(range(256)) * (64 * PAGE // 256) + b"and a part of a page")
     handle = files.open(path)
     size = path.stat().st_size
-    for _ in range(20):  # a read that does not wait starts the read of its page, which may end before the first one does
+    # A read that does not wait starts the read of its page, which may end before the next look at that page.
+    for _ in range(20):
         os.fsync(handle)
         os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
         os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_RANDOM)  # no page is read ahead

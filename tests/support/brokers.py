@@ -30,7 +30,7 @@ from broker_service.node.node import BrokerNode
 from broker_service.put_result import Appended, PutStatus
 from broker_service.runtime import cold_reads, deadlines
 from broker_service.runtime.server import Service, start_server
-from testbed.polling import until
+from testbed.polling import PATIENCE_S, until
 from tests.support.ports import own_port
 
 
@@ -92,7 +92,7 @@ def send_of(topic: str, *records: bytes, **fields: Any) -> FrameSend:
     return FrameSend(**({"topic": topic, "records": data, "count": len(records), "crc32": zlib.crc32(data)} | fields))
 
 
-async def put_send(node: BrokerNode, send: Send, timeout_s: float = 5.0) -> tuple[Appended, PutStatus]:
+async def put_send(node: BrokerNode, send: Send, timeout_s: float = PATIENCE_S) -> tuple[Appended, PutStatus]:
     placed = await node.puts.append(send)
     return placed.appended, await node.puts.safe(placed, timeout_s)
 

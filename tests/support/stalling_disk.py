@@ -26,7 +26,7 @@ def main() -> int:
         fdatasync(handle)
 
     os.fdatasync = stalling
-    # An answer that leaves a tenth of its caller's time unused arrives in time on a busy machine, too.
+    # A call waits for only a tenth of its caller's time, so that the answer arrives in time on a busy machine, too.
     deadlines.ANSWER_SHARE, deadlines.ANSWER_MAX_S = 0.9, deadlines.NO_DEADLINE_S
     return process.main()
 

@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -89,6 +90,17 @@ def test_a_test_kills_promotes_restarts_and_waits() -> None:
             assert producer.send(Message(topic, b"c")).send_status == SendStatus.SEND_OK
             with pytest.raises(RocketSimError):  # the master answers
                 pair.promote()
+
+
+def test_a_broker_whose_port_was_taken_meanwhile_restarts_on_another_one() -> None:
+    with rocketsim_testing.pair() as pair, socket.socket() as other:
+        pair.kill_slave()
+        host, _, port = pair.slave_address.rpartition(":")
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind((host, int(port)))
+        other.listen()
+        pair.restart(PROCESS_PATIENCE_S)
+        assert pair.slave_address != f"{host}:{port}"
 
 
 def test_a_partition_keeps_the_slave_behind_until_it_heals_whoever_is_the_master() -> None:
