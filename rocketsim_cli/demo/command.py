@@ -220,7 +220,9 @@ class Demo:
         self._watch(phase, self._phase_s)
 
         def handed_over() -> bool:
-            """A micro-batch of a busy machine may take longer than the phase."""
+            """Returns True once the slave has served messages and taken commits.  On a busy machine one micro-batch may
+            take longer than the phase.
+            """
             served = self._query.served()[victim.broker_name, 1]
             return served > served_before and self._offsets.committed_on_slave(victim.broker_name) > committed_before
 

@@ -149,7 +149,9 @@ def test_a_client_that_is_not_answered_ends_in_its_timeout_and_goes_on_when_the_
             sends = 0
 
             def is_in_doubt() -> bool:
-                """A send whose time is over before it reaches the broker is cancelled, and stores nothing."""
+                """Sends a message, and returns True if the broker has stored it.  If the timeout ends before the
+                request reaches the broker, the broker stores nothing.
+                """
                 nonlocal sends
                 sends += 1
                 with pytest.raises(SendFailed) as failed:
