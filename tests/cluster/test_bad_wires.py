@@ -149,8 +149,8 @@ def test_a_client_that_is_not_answered_ends_in_its_timeout_and_goes_on_when_the_
             sends = 0
 
             def is_in_doubt() -> bool:
-                """Sends a message, and returns True if the broker has stored it.  If the timeout ends before the
-                request reaches the broker, the broker stores nothing.
+                """Sends a message that gets no answer.  Returns True if the broker has stored it, or if the wire holds
+                requests back.  If the timeout ends before the request arrives, the broker stores nothing.
                 """
                 nonlocal sends
                 sends += 1
