@@ -135,7 +135,7 @@ def run(
             # The servers end and the stores are verified at the end of this block, before any figure counts.
             with ExitStack() as parts:
                 fill = (lambda: None) if plan is SMOKE else PageCache(folder).fill
-                bench = Bench(one.name, plan, folder, parts, progress, keep=keep, alone=alone, before_run=fill)
+                bench = Bench(one.name, plan, folder, parts, progress, keep=keep, alone=alone, fill_memory=fill)
                 bench.doing("filling the free memory with page cache")
                 fill()
                 one.run(bench)

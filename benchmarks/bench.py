@@ -37,8 +37,9 @@ class Bench:
     """One benchmark.  The function `progress(done, all, what)` is called before every run.  `broken` lists the failures
     of RocketSim itself.
 
-    With `alone` no peer is started, and each peer is `Missing`.  `before_run` is called before each run of a contest,
-    and its time does not count.
+    With `alone` no peer is started, and each peer is `Missing`.  `fill_memory` fills the free memory with page cache.
+    It is called before each run of a contest, and its time does not count.  A run that frees memory itself calls it
+    again.
     """
 
     def __init__(
@@ -51,12 +52,12 @@ class Bench:
         *,
         keep: bool = False,
         alone: bool = False,
-        before_run: Callable[[], object] = lambda: None,
+        fill_memory: Callable[[], object] = lambda: None,
     ) -> None:
         self.name = name
         self.keep = keep
         self._alone = alone
-        self._before_run = before_run
+        self.fill_memory = fill_memory
         self.plan = plan
         self.folder = folder
         self.figures: list[Figure] = []
@@ -136,7 +137,7 @@ class Bench:
                 continue
             counted = f"run {number + 1} of {plan.rounds}" if number >= 0 else "warm-up"
             self._progress(done, len(order), f"{what} {name}, {counted}".strip())
-            self._before_run()
+            self.fill_memory()
             meter = cpu.Meter()
             try:
                 sample = running[name]()

@@ -2,10 +2,12 @@
 
 from contextlib import ExitStack
 from itertools import chain, repeat
+from types import SimpleNamespace
 
 import pytest
 
 from benchmarks.bench import Bench
+from benchmarks.cold_backlog import make_cold
 from benchmarks.contest import FULL, Plan
 from benchmarks.page_cache import PageCache
 
@@ -34,8 +36,24 @@ def test_memory_is_filled_before_every_run_and_outside_of_its_time(tmp_path, rou
     with ExitStack() as stack:
         bench = Bench(
             "test", Plan(FULL.name, rounds=rounds, warm_up=0), tmp_path, stack, lambda *_: None,
-            before_run=lambda: happened.append("fill"),
+            fill_memory=lambda: happened.append("fill"),
         )  # fmt: skip
         bench.contest({"ours": run})
 
     assert happened == ["fill", "run"] * rounds
+
+
+def test_memory_that_a_cold_log_has_freed_is_filled_before_the_broker_starts(tmp_path):
+    (tmp_path / "commitlog").mkdir()
+    (tmp_path / "commitlog" / "0").write_bytes(bytes(4096))
+    happened = []
+    one = SimpleNamespace(
+        master=SimpleNamespace(
+            store=tmp_path, stop=lambda: happened.append("stop"), start=lambda: happened.append("start")
+        ),
+        await_writable=lambda: happened.append("writable"),
+    )
+
+    make_cold(one, lambda: happened.append("fill"))
+
+    assert happened == ["stop", "fill", "start", "writable"]
