@@ -401,9 +401,11 @@ class CommitLog:
         ReadFailed if the disk cannot read the blocks.
         """
         cold: list[Place] = []
+        missing = 0
         for block in self._residency.unknown(blocks):
             places = list(self._places(block))
             if not all(self._open.is_cached(path, size, at) for path, at, size in places):
+                missing += 1
                 if not self._open.waits:
                     self._open.check_failed(places)
                     cold += places
@@ -411,6 +413,7 @@ class CommitLog:
                 for path, at, size in places:
                     self._open.read(path, size, at)
             self._residency.found(block)
+        self._residency.missed(missing, self.end_offset)
         if cold:
             raise Cold(cold)
 

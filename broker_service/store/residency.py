@@ -2,9 +2,9 @@
 
 Reading a mapped page that is not in memory blocks the whole process, and if its sector is bad, SIGBUS ends the process.
 
-A block that was written or read in the last seconds counts as in memory.  For all other blocks, the kernel is asked
-whether the page cache has them.  If the page cache does not have a block, a thread that may wait reads it with `pread`,
-for which a bad sector is an ordinary error.
+A block that was written or read in the last seconds counts as in memory, unless much was read from the disk since then.
+For all other blocks, the kernel is asked whether the page cache has them.  If the page cache does not have a block, a
+thread that may wait reads it with `pread`, for which a bad sector is an ordinary error.
 """
 
 from collections.abc import Iterable
@@ -16,6 +16,10 @@ import numpy.typing as npt
 
 _BITS = 20
 BLOCK = 1 << _BITS
+
+# This many blocks that come from the disk push other blocks out of memory.  Linux keeps file pages that were read only
+# once in a list that may be as short as a fifteenth of a memory of 24 GiB, and shorter in a smaller one.
+_PUSHING = 128
 
 Positions = npt.NDArray[np.int64]
 Place = tuple[Path, int, int]  # file, position, size in bytes
@@ -32,7 +36,8 @@ class Cold(Exception):
 class Residency:
     """The blocks that were found in memory or written in the last seconds.
 
-    `age`, which is called every few seconds, forgets the blocks from before its previous call.
+    `age`, which is called every few seconds, forgets the blocks from before its previous call.  `missed` does the same
+    each time that many blocks were not in memory.
     """
 
     def __init__(self) -> None:
@@ -40,11 +45,22 @@ class Residency:
         self._found_before: set[int] = set()
         self._written_from: int | None = None  # None: nothing counts as written
         self._written_before_from: int | None = None
+        self._missing = 0  # blocks that were not in memory since the last `age`
 
     def age(self, log_end: int) -> None:
         """Forgets the blocks that were found or written before the previous call; to be called every few seconds."""
         self._found_before, self._found = self._found, set()
         self._written_before_from, self._written_from = self._written_from, log_end
+        self._missing = 0
+
+    def missed(self, count: int, log_end: int) -> None:
+        """Notes that so many blocks were not in memory, and have to be read from the disk.
+
+        They push others out of memory within a second if a client reads a backlog as fast as the disk can.
+        """
+        self._missing += count
+        if self._missing >= _PUSHING:
+            self.age(log_end)
 
     @property
     def written_from(self) -> float:

@@ -17,7 +17,7 @@ from rocketsim_proto.records.columnar import Records
 
 from broker_service.errors import ReadFailed
 from broker_service.runtime import cold_reads
-from broker_service.store import key_search
+from broker_service.store import key_search, residency
 from broker_service.store.files import CANNOT_TELL, Files, all_resident
 from broker_service.store.message_store import MessageStore
 from broker_service.store.residency import BLOCK, Cold, Place, Residency, blocks_of
@@ -197,6 +197,40 @@ def test_what_was_found_is_looked_for_again_after_a_while() -> None:
         look()
 
 
+def test_what_was_found_is_looked_for_again_when_much_was_read_from_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another client's backlog pushes a block out of memory within a second, long before the next age."""
+    monkeypatch.setattr(residency, "_PUSHING", 2)
+    disk, store = filled()
+
+    def read(block: int) -> None:
+        asyncio.run(cold_reads.read(store, lambda: store.view_log(block * BLOCK, BLOCK)))
+
+    read(0)
+    disk.chill()
+    read(1)
+    with store.without_waiting({}):
+        assert len(store.view_log(0, BLOCK)) == BLOCK, "a single block pushes nothing out"
+    for block in (2, 3):
+        read(block)
+    with store.without_waiting({}), pytest.raises(Cold):
+        store.view_log(0, BLOCK)
+
+
+def test_what_was_written_is_looked_for_again_when_much_was_read_from_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(residency, "_PUSHING", 2)
+    disk, store = filled()
+    store.tick(NOW)
+    put(store, "topic", 0, [b"new" * 10_000] * 100)
+    begin = store.end_offset - 100_000
+    disk.chill()
+    with store.without_waiting({}):
+        assert len(store.view_log(begin, 100_000)) == 100_000
+    for block in range(4):
+        asyncio.run(cold_reads.read(store, lambda block=block: store.view_log(block * BLOCK, BLOCK)))  # type: ignore[misc]
+    with store.without_waiting({}), pytest.raises(Cold):
+        store.view_log(begin, 100_000)
+
+
 def test_where_memory_is_so_short_that_nothing_stays_it_waits_in_the_end() -> None:
     disk, store = filled()
     disk.nothing_stays = True
@@ -312,6 +346,17 @@ def test_a_block_is_known_for_two_ages() -> None:
     assert residency.unknown(range(4)) == [0, 1]
     residency.age(3 * BLOCK)
     assert residency.unknown(range(4)) == [0, 1, 2]
+
+
+def test_a_block_is_known_until_many_others_had_to_be_read() -> None:
+    residency = Residency()
+    residency.found(1)
+    residency.missed(127, 2 * BLOCK)
+    residency.missed(1, 2 * BLOCK)
+    residency.missed(127, 2 * BLOCK)
+    assert residency.unknown(range(2)) == [0]
+    residency.missed(1, 2 * BLOCK)
+    assert residency.unknown(range(2)) == [0, 1]
 
 
 def test_the_kernel_is_asked_without_waiting(tmp_path: Path) -> None:
