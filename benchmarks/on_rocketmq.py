@@ -55,9 +55,7 @@ def filled(bench: Bench, peer: RocketMqPeer, topic: str, count: int, size: int) 
     """Creates a topic, to which RocketMQ's own client sends the bodies with the numbers from 0 to `count`."""
     bench.doing(f"filling RocketMQ's {topic}")
     peer.topic(topic)
-    peer.ask("fill", topic=topic, count=count, size=size)
-    # Waits, because RocketMQ adds messages to its queues a moment after it has stored them.
-    peer.ask("count", topic=topic, until=count)
+    peer.fill(topic, count, size)
     return topic
 
 

@@ -86,7 +86,7 @@ def messages(bench: Bench, ours: cluster.OurCluster, peer: RocketMqPeer | Missin
     client = official_client(bench, peer)
     if not isinstance(client, Missing) and not isinstance(peer, Missing):
         # A received message stays invisible for a minute, so the topic gets enough messages for all runs.
-        peer.ask("fill", topic="official", size=100, count=bench.plan.pick(400_000, 200_000, 20_000))
+        peer.fill("official", bench.plan.pick(400_000, 200_000, 20_000), 100)
     results = bench.contest(
         {
             "messages": lambda: ours.load.ask("pull_messages", topic="pull100", seconds=duration, batch=PULL_AT_ONCE),
@@ -131,7 +131,7 @@ def of_rocketmq(bench: Bench, peer: RocketMqPeer | Missing, topic: str, count: i
         return peer
     bench.doing(f"filling RocketMQ's {topic}")
     peer.topic(topic)
-    peer.ask("fill", topic=topic, count=count, size=size)
+    peer.fill(topic, count, size)
 
     def pull() -> Sample:
         answer = peer.ask("pull", topic=topic, threads=4, batch=PULL_AT_ONCE)

@@ -38,7 +38,7 @@ def run(bench: Bench) -> None:
         ours.fill(topic, count, SIZE)
         if not isinstance(peer, Missing):
             peer.topic(topic, type="NORMAL")
-            peer.ask("fill", topic=topic, size=SIZE, count=count)
+            peer.fill(topic, count, SIZE)
     endpoints = {
         OURS: f"127.0.0.1:{ours.master.keys['grpcServerPort']}",
         THEIRS: peer if isinstance(peer, Missing) else bench.peer("RocketMQ's proxy", partial(proxy_of, bench, peer)),

@@ -127,6 +127,15 @@ class RocketMqPeer:
         self.ask("topic", topic=name, queues=queues, broker=self.address, **options)
         return name
 
+    def fill(self, topic: str, count: int, size: int) -> None:
+        """Sends the bodies with the numbers from 0 to `count` to a topic, and waits until its queues have them.
+
+        RocketMQ adds messages to its queues up to seconds after it has stored them, and a pull does not get messages
+        that the queue does not have yet.
+        """
+        self.ask("fill", topic=topic, count=count, size=size)
+        self.ask("count", topic=topic, until=count)
+
     def await_slave(self) -> None:
         deadline = time.monotonic() + CATCH_UP_S
         while (answer := self.ask("ha", broker=self.address))["end"] != answer["acknowledged"]:
