@@ -401,7 +401,7 @@ class CommitLog:
         ReadFailed if the disk cannot read the blocks.
         """
         cold: list[Place] = []
-        missing = 0
+        found, missing = [], 0
         for block in self._residency.unknown(blocks):
             places = list(self._places(block))
             if not all(self._open.is_cached(path, size, at) for path, at, size in places):
@@ -412,10 +412,11 @@ class CommitLog:
                     continue
                 for path, at, size in places:
                     self._open.read(path, size, at)
-            self._residency.found(block)
+            found.append(block)
         self._residency.missed(missing, self.end_offset)
         if cold:
             raise Cold(cold)
+        self._residency.found(found)
 
     def _places(self, block: int) -> Iterator[Place]:
         """Returns the parts of files in which the block lies, up to the end of the log."""

@@ -2,9 +2,10 @@
 
 Reading a mapped page that is not in memory blocks the whole process, and if its sector is bad, SIGBUS ends the process.
 
-A block that was written or read in the last seconds counts as in memory, unless much was read from the disk since then.
-For all other blocks, the kernel is asked whether the page cache has them.  If the page cache does not have a block, a
-thread that may wait reads it with `pread`, for which a bad sector is an ordinary error.
+A block that was written or found in memory in the last seconds counts as in memory, as long as nothing pushes it out:
+blocks that have to be read from the disk.  For all other blocks, the kernel is asked whether the page cache has them.
+If the page cache does not have a block, a thread that may wait reads it with `pread`, for which a bad sector is an
+ordinary error.
 """
 
 from collections.abc import Iterable
@@ -17,8 +18,8 @@ import numpy.typing as npt
 _BITS = 20
 BLOCK = 1 << _BITS
 
-# This many blocks that come from the disk push other blocks out of memory.  Linux keeps file pages that were read only
-# once in a list that may be as short as a fifteenth of a memory of 24 GiB, and shorter in a smaller one.
+# When this many blocks were read from the disk, blocks that were written before may be out of memory.  Linux keeps file
+# pages that were used only once in a list that may be as short as a fifteenth of a memory of 24 GiB.
 _PUSHING = 128
 
 Positions = npt.NDArray[np.int64]
@@ -36,8 +37,8 @@ class Cold(Exception):
 class Residency:
     """The blocks that were found in memory or written in the last seconds.
 
-    `age`, which is called every few seconds, forgets the blocks from before its previous call.  `missed` does the same
-    each time that many blocks were not in memory.
+    `age`, which is called every few seconds, forgets the blocks from before its previous call.  `missed` forgets them
+    earlier, if blocks have to be read from the disk.
     """
 
     def __init__(self) -> None:
@@ -56,8 +57,14 @@ class Residency:
     def missed(self, count: int, log_end: int) -> None:
         """Notes that so many blocks were not in memory, and have to be read from the disk.
 
-        They push others out of memory within a second if a client reads a backlog as fast as the disk can.
+        If memory is full, each of them pushes another block out, usually the one that was read first.  For a client
+        that reads the log a second time, for its next queue, this is just the block that it needs next.  Therefore no
+        block that was found before counts as in memory any more.
         """
+        if not count:
+            return
+        self._found.clear()
+        self._found_before.clear()
         self._missing += count
         if self._missing >= _PUSHING:
             self.age(log_end)
@@ -73,8 +80,8 @@ class Residency:
         since, found, before = self.written_from, self._found, self._found_before
         return [block for block in blocks if block not in found and block not in before and block * BLOCK < since]
 
-    def found(self, block: int) -> None:
-        self._found.add(block)
+    def found(self, blocks: Iterable[int]) -> None:
+        self._found.update(blocks)
 
 
 def blocks_of(offsets: Positions, sizes: Positions) -> set[int]:
