@@ -20,7 +20,7 @@ BLOCK = 1 << _BITS
 
 # When this many blocks were read from the disk, blocks that were written before may be out of memory.  Linux keeps file
 # pages that were used only once in a list that may be as short as a fifteenth of a memory of 24 GiB.
-_PUSHING = 128
+PUSHED_OUT_AFTER = 128
 
 Positions = npt.NDArray[np.int64]
 Place = tuple[Path, int, int]  # file, position, size in bytes
@@ -66,7 +66,7 @@ class Residency:
         self._found.clear()
         self._found_before.clear()
         self._missing += count
-        if self._missing >= _PUSHING:
+        if self._missing >= PUSHED_OUT_AFTER:
             self.age(log_end)
 
     @property

@@ -210,7 +210,7 @@ def test_what_was_found_is_looked_for_again_when_another_block_is_read_from_the_
 
 
 def test_what_was_written_is_looked_for_again_when_much_was_read_from_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(residency, "_PUSHING", 2)
+    monkeypatch.setattr(residency, "PUSHED_OUT_AFTER", 2)
     disk, store = filled()
     store.tick(NOW)
     put(store, "topic", 0, [b"new" * 10_000] * 100)
