@@ -2,8 +2,8 @@
 
 Reading a mapped page that is not in memory blocks the whole process, and if its sector is bad, SIGBUS ends the process.
 
-A block that was written or found in memory in the last seconds counts as in memory, unless other blocks had to be read
-from the disk since then, which may have pushed it out.  For all other blocks, the kernel is asked whether the page
+A block that was written or found in memory in the last seconds counts as in memory, unless other blocks were read from
+the disk since then, because these may have pushed it out.  For all other blocks, the kernel is asked whether the page
 cache has them.  If the page cache does not have a block, a thread that may wait reads it with `pread`, for which a bad
 sector is an ordinary error.
 """
