@@ -5,13 +5,10 @@ would be needed, Arrow copies the records into one buffer: a `binary_view` array
 this copy runs in C++.
 """
 
-from collections.abc import Sequence
-from struct import Struct
-
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from rocketsim_proto.records import slices
+from rocketsim_proto.records import kernels, slices
 from rocketsim_proto.records.layout import HEAD
 from rocketsim_proto.records.record import MESSAGE_MAGIC, MESSAGE_MAGIC_V2, MIN_SIZE
 
@@ -19,105 +16,94 @@ from broker_service.store.commit_log import CommitLog
 
 Positions = npt.NDArray[np.int64]
 
-_HEAD = Struct(">II4xi4xqq")  # size, magic, queue id, queue offset, log offset
-# For at most FEW records, slicing is faster than Arrow, and struct is faster than numpy.
-FEW = 64
+FEW = 64  # for at most this number of slices, slicing is faster than Arrow
 
 
-def read_records(log: CommitLog, offsets: Positions, sizes: Positions) -> list[memoryview]:
-    """Returns the bytes of these records back to back.  To be called only for records for which
-    `are_in_log` has returned True."""
+class NotInLog(Exception):
+    """The log has no such record where a queue entry says; `row` is the number of the first of these records."""
+
+    def __init__(self, row: int) -> None:
+        super().__init__(f"record {row}")
+        self.row = row
+
+
+def read_records(
+    log: CommitLog, offsets: Positions, sizes: Positions, queue_ids: Positions, queue_offsets: Positions
+) -> list[memoryview]:
+    """Returns the bytes of these records back to back.
+
+    Raises NotInLog if the log does not have one of them with its size, queue id and queue offset at its log offset.
+    Raises Cold and ReadFailed as `CommitLog.need` does.
+    """
     if not len(offsets):
         return []
-    starts = _file_starts(log, offsets)
-    breaks = np.flatnonzero((offsets[1:] != offsets[:-1] + sizes[:-1]) | (starts[1:] != starts[:-1])) + 1
-    firsts = np.concatenate(([0], breaks))
-    lasts = np.append(breaks, len(offsets)) - 1
-    starts = starts[firsts]
-    begins = offsets[firsts] - starts
-    lengths = offsets[lasts] + sizes[lasts] - offsets[firsts]
-    if len(firsts) <= FEW:
-        places = zip(starts.tolist(), begins.tolist(), (begins + lengths).tolist(), strict=True)
-        views = {start: log.view(start) for start in set(starts.tolist())}
-        return [views[start][begin:end] for start, begin, end in places]
-    files, file_numbers = np.unique(starts, return_inverse=True)
-    # An Arrow view of more than 12 bytes: | size 4 | first bytes 4, not needed here | buffer 4 | offset 4 |
-    slots = np.zeros((len(firsts), 4), np.int32)
-    slots[:, 0] = lengths
-    slots[:, 2] = file_numbers
-    slots[:, 3] = begins
-    buffers = [None, pa.py_buffer(slots), *(pa.py_buffer(log.view(start)) for start in files.tolist())]
-    array = pa.Array.from_buffers(pa.binary_view(), len(firsts), buffers).cast(pa.binary())
-    return [memoryview(array.buffers()[2])[: int(lengths.sum())]]
+    runs, starts, wrong = _runs(log, offsets, sizes)
+    if wrong >= 0:
+        raise NotInLog(wrong)
+    log.need_records(runs[:, 0], runs[:, 1] - runs[:, 0])
+    files = [(start, log.view(start)) for start in sorted(set(starts))]
+    if (strange := _strange_head(files, offsets, sizes, queue_ids, queue_offsets)) >= 0:
+        raise NotInLog(strange)
+    return _slices(log, files, runs)
 
 
-def read_few(
-    log: CommitLog, places: Sequence[tuple[int, int]], queue_offsets: Sequence[int], queue_id: int
-) -> bytes | None:
-    """Returns the bytes of a few records, whose (log offset, size) are in `places`, back to back.
+def _runs(log: CommitLog, offsets: Positions, sizes: Positions) -> tuple[Positions, list[int], int]:
+    """Joins the records that are neighbours in one file.
 
-    For a few records this is faster than `are_in_log` and `read_records`.  Returns None if the log does not have all of
-    the records, or has a record of version 2, which those functions then find.  Raises Cold and ReadFailed as
-    `CommitLog.need` does.
+    Returns an array with two columns, the log offsets at which each run begins and ends, the log offset of each file
+    (which may be named several times), and the number of the first record that cannot be in the log, or -1.
     """
-    first, end = min(offset for offset, _ in places), log.end_offset
-    if first < log.min_offset or any(size < MIN_SIZE or offset + size > end for offset, size in places):
-        return None
-    log.need_records(np.array([offset for offset, _ in places]), np.array([size for _, size in places]))
-    found, start, view = [], -1, memoryview(b"")
-    for (offset, size), queue_offset in zip(places, queue_offsets, strict=True):
-        if not start <= offset < start + len(view):
-            start = log.start_of(offset)
-            view = log.view(start)
-        at, head = offset - start, (size, MESSAGE_MAGIC, queue_id, queue_offset, offset)
-        if at + size > len(view) or _HEAD.unpack_from(view, at) != head:
-            return None
-        found.append(view[at : at + size])
-    return b"".join(found)
+    if kernels.compiled is not None:
+        return kernels.compiled.runs(offsets, sizes, log.min_offset, log.end_offset, log.file_size)
+    ends, places = offsets + sizes, offsets % log.file_size
+    inside = (sizes >= MIN_SIZE) & (offsets >= log.min_offset) & (ends <= log.end_offset)
+    inside &= places + sizes <= log.file_size
+    if not inside.all():
+        return np.empty((0, 2), np.int64), [], int(inside.argmin())
+    breaks = np.flatnonzero((offsets[1:] != ends[:-1]) | (places[1:] == 0))
+    firsts = np.append(0, breaks + 1)
+    runs = np.stack((offsets[firsts], ends[np.append(breaks, -1)]), axis=1)
+    starts = offsets[firsts] - places[firsts]
+    return runs, [int(starts[0]), *starts[1:][starts[1:] != starts[:-1]].tolist()], -1
 
 
-def are_in_log(
-    log: CommitLog, offsets: Positions, sizes: Positions, queue_offsets: Positions, queue_ids: Positions
-) -> npt.NDArray[np.bool_]:
-    """Returns, for each record, True if the log has it at that offset with that size, queue id and queue offset.
-
-    If the log has all of the records, their bytes are in memory afterwards.  Raises Cold and ReadFailed as
-    `CommitLog.need` does.
+def _strange_head(
+    files: list[tuple[int, memoryview]],
+    offsets: Positions,
+    sizes: Positions,
+    queue_ids: Positions,
+    queue_offsets: Positions,
+) -> int:
+    """Returns the number of the first record whose head in the log is not as expected, or -1.  `files` has the log
+    offset and the bytes of each file in which the records are.
     """
-    present: npt.NDArray[np.bool_] = (
-        (sizes >= MIN_SIZE) & (offsets >= log.min_offset) & (offsets + sizes <= log.end_offset)
-    )
-    if not len(present) or not present.all():
-        return present
-    starts = _file_starts(log, offsets)
-    present = offsets + sizes <= starts + log.file_size
-    if not present.all():
-        return present
-    log.need_records(offsets, sizes)
-    heads = _heads(log, offsets, starts)
-    magic = heads["magic"]
-    present = (magic == MESSAGE_MAGIC) | (magic == MESSAGE_MAGIC_V2)
-    present &= heads["size"] == sizes
-    present &= heads["commit_log_offset"] == offsets
-    present &= heads["queue_offset"] == queue_offsets
-    present &= heads["queue_id"] == queue_ids
-    return present
-
-
-def _file_starts(log: CommitLog, offsets: Positions) -> Positions:
-    """Returns, for each record, the offset at which its file begins."""
-    first = log.start_of(int(offsets.min()))
-    if offsets.max() < first + log.file_size:
-        return np.full(len(offsets), first)
-    starts = np.array(log.starts, np.int64)
-    return starts[np.searchsorted(starts, offsets, side="right") - 1]
-
-
-def _heads(log: CommitLog, offsets: Positions, starts: Positions) -> npt.NDArray[np.void]:
-    """Returns the first fields of the records at these offsets."""
+    if kernels.compiled is not None:
+        return kernels.compiled.strange_head(files, offsets, sizes, queue_ids, queue_offsets)
     heads = np.empty(len(offsets), f"V{HEAD.itemsize}")  # numpy would copy an array of dtype HEAD field by field
-    changes = starts[1:] != starts[:-1]
-    for start in {int(starts[0]), *starts[1:][changes].tolist()}:
-        rows = starts == start if changes.any() else slice(None)
-        heads[rows] = slices.gather(slices.as_bytes(log.view(start)), offsets[rows] - start, heads.dtype)
-    return heads.view(HEAD)
+    for start, data in files:
+        rows = slice(None) if len(files) == 1 else (offsets >= start) & (offsets < start + len(data))
+        heads[rows] = slices.gather(slices.as_bytes(data), offsets[rows] - start, heads.dtype)
+    found = heads.view(HEAD)
+    good = (found["magic"] == MESSAGE_MAGIC) | (found["magic"] == MESSAGE_MAGIC_V2)
+    good &= (found["size"] == sizes) & (found["commit_log_offset"] == offsets)
+    good &= (found["queue_id"] == queue_ids) & (found["queue_offset"] == queue_offsets)
+    return -1 if good.all() else int(good.argmin())
+
+
+def _slices(log: CommitLog, files: list[tuple[int, memoryview]], runs: Positions) -> list[memoryview]:
+    if len(runs) <= FEW:
+        views, found = dict(files), []
+        for begin, end in runs.tolist():
+            start = log.start_of(begin)
+            found.append(views[start][begin - start : end - start])
+        return found
+    starts = np.array([start for start, _ in files])
+    numbers = np.searchsorted(starts, runs[:, 0], side="right") - 1
+    # An Arrow view of more than 12 bytes: | size 4 | first bytes 4, not needed here | buffer 4 | offset 4 |
+    slots = np.zeros((len(runs), 4), np.int32)
+    slots[:, 0] = runs[:, 1] - runs[:, 0]
+    slots[:, 2] = numbers
+    slots[:, 3] = runs[:, 0] - starts[numbers]
+    buffers = [None, pa.py_buffer(slots), *(pa.py_buffer(data) for _, data in files)]
+    array = pa.Array.from_buffers(pa.binary_view(), len(runs), buffers).cast(pa.binary())
+    return [memoryview(array.buffers()[2])[: int(slots[:, 0].sum())]]

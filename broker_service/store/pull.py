@@ -12,7 +12,7 @@ import numpy as np
 from rocketsim_proto.model import GetMessageStatus
 from rocketsim_proto.records.record import FIXED_SIZE_V4
 
-from broker_service.store.batch_read import FEW, are_in_log, read_few, read_records
+from broker_service.store.batch_read import NotInLog, read_records
 from broker_service.store.commit_log import CommitLog, store_timestamp_at
 from broker_service.store.config import StoreConfig
 from broker_service.store.consume_queue import ENTRY_SIZE, FILLER_SIZE, ConsumeQueue, Entries
@@ -160,14 +160,9 @@ def _records(log: CommitLog, queue: ConsumeQueue, queue_offsets: list[int], entr
 
     Raises StoreCorrupt if the log has other records at these offsets, since the queue's files are damaged then.
     """
-    if not queue_offsets:
-        return b""
-    if len(queue_offsets) <= FEW:
-        places = [(offset, size) for offset, size, _ in entries.tolist()]
-        if (found := read_few(log, places, queue_offsets, queue.queue_id)) is not None:
-            return found
     offsets, sizes = entries["commit_log_offset"].astype(np.int64), entries["size"].astype(np.int64)
-    present = are_in_log(log, offsets, sizes, np.array(queue_offsets), np.full(len(sizes), queue.queue_id))
-    if not present.all():
-        raise damaged(queue, queue_offsets[present.argmin()])
-    return b"".join(read_records(log, offsets, sizes))
+    queue_ids = np.full(len(entries), queue.queue_id)
+    try:
+        return b"".join(read_records(log, offsets, sizes, queue_ids, np.array(queue_offsets, np.int64)))
+    except NotInLog as error:
+        raise damaged(queue, queue_offsets[error.row]) from None

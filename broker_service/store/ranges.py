@@ -18,7 +18,7 @@ import numpy as np
 from rocketsim_proto.model import GetMessageStatus
 
 from broker_service.errors import StoreCorrupt
-from broker_service.store.batch_read import Positions, are_in_log, read_records
+from broker_service.store.batch_read import NotInLog, Positions, read_records
 from broker_service.store.commit_log import CommitLog
 from broker_service.store.consume_queue import ENTRY, ENTRY_SIZE, FILLER_SIZE, ConsumeQueue
 from broker_service.store.residency import Cold
@@ -271,26 +271,23 @@ class _Filling:
         del self._answers[at + was_reached :]
 
     def result(self, memory: int) -> RangesResult:
-        if not self._sizes:
-            offsets = sizes = np.empty(0, np.int64)
-        else:
-            offsets, sizes = np.concatenate(self._offsets), np.concatenate(self._sizes)
-            self._check(offsets, sizes)
         end = self._log.end_offset
         return RangesResult(
             answers=self._answers,
-            records=read_records(self._log, offsets, sizes),
-            sizes=sizes.astype("<u4").tobytes(),
+            records=self._records() if self._sizes else [],
+            sizes=b"".join([sizes.astype("<u4").tobytes() for sizes in self._sizes]),
             suggest_pull_from_slave=any(end - cursor.last_examined > memory for cursor, _ in self._examined),
         )
 
-    def _check(self, offsets: Positions, sizes: Positions) -> None:
+    def _records(self) -> list[memoryview]:
         """Raises StoreCorrupt if the log has other records at these offsets, since a queue's files are damaged then."""
         taken = np.array([taken for _, taken in self._examined])
         queue_ids = np.repeat([cursor.queue.queue_id for cursor, _ in self._examined], taken)
         queue_offsets = np.concatenate(self._queue_offsets)
-        present = are_in_log(self._log, offsets, sizes, queue_offsets, queue_ids)
-        if not present.all():
-            row = int(present.argmin())
-            cursor, _ = self._examined[int(np.searchsorted(np.cumsum(taken), row, side="right"))]
-            raise damaged(cursor.queue, int(queue_offsets[row]))
+        try:
+            return read_records(
+                self._log, np.concatenate(self._offsets), np.concatenate(self._sizes), queue_ids, queue_offsets
+            )
+        except NotInLog as error:
+            cursor, _ = self._examined[int(np.searchsorted(np.cumsum(taken), error.row, side="right"))]
+            raise damaged(cursor.queue, int(queue_offsets[error.row])) from None

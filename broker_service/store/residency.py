@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 _BITS = 20
 BLOCK = 1 << _BITS
+_FEW = 64  # for at most this number of parts of the log, a loop is faster than numpy
 
 # When this many blocks were read from the disk, blocks that were written before may be out of memory.  Linux keeps file
 # pages that were used only once in a list that may be as short as a fifteenth of a memory of 24 GiB.
@@ -86,6 +87,9 @@ class Residency:
 
 def blocks_of(offsets: Positions, sizes: Positions) -> set[int]:
     """Returns the blocks in which these parts of the log lie."""
+    if len(offsets) <= _FEW:
+        places = zip(offsets.tolist(), sizes.tolist(), strict=True)
+        return {block for at, size in places for block in range(at >> _BITS, (at + size - 1 >> _BITS) + 1)}
     firsts, lasts = offsets >> _BITS, (offsets + sizes - 1) >> _BITS  # shifts, since a division takes ten times as long
     first, last = int(firsts.min()), int(lasts.max())
     if last - first <= 1:

@@ -97,6 +97,24 @@ def test_arrays_of_another_type_are_refused():
         compiled.encode(b"t", zero, bodies, [b""], np.zeros(1, np.int64), bytes(8), False, zero, zero)
 
 
+@pytest.mark.parametrize(("begin", "end", "file_size"), [(-1, 5, 9), (6, 5, 9), (0, 5, 0), (0, 5, -9)])
+def test_a_log_that_cannot_be_is_refused(begin, end, file_size):
+    with pytest.raises(ValueError, match=f"no log reaches from {begin} to {end} in files of {file_size} bytes"):
+        compiled.runs(np.zeros(1, np.int64), np.zeros(1, np.int64), begin, end, file_size)
+
+
+def test_a_head_is_read_only_inside_its_file():
+    one = record.encode(Record("t", b"body"))
+    zero, size = np.zeros(1, np.int64), np.array([len(one)])
+    for head_size, found in ((48, -1), (47, 0)):
+        assert compiled.strange_head([(0, one[:head_size])], zero, size, zero, zero) == found
+    for offset in (-1, len(one), 2**62, -(2**63)):
+        assert compiled.strange_head([(0, one)], np.array([offset]), size, zero, zero) == 0
+    assert compiled.strange_head([], zero, size, zero, zero) == 0
+    with pytest.raises(ValueError, match="1 offsets, but other numbers"):
+        compiled.strange_head([(0, one)], zero, size, zero, np.zeros(2, np.int64))
+
+
 def a_record(**fields):
     return np.frombuffer(bytearray(record.encode(Record("t", b"body", **fields))), np.uint8)
 

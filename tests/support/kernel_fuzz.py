@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.machinery import ExtensionFileLoader
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +24,7 @@ from rocketsim_proto.records.encoding import encode
 from broker_service.broker.frame import FrameLimits, check_frame
 from broker_service.errors import MessageIllegal
 from broker_service.store.batch import Batch
+from broker_service.store.batch_read import NotInLog, read_records
 from broker_service.store.index_keys import index_keys
 from broker_service.store.log_scanner import LogScan
 
@@ -118,14 +119,15 @@ def damaged(data: bytes, chance: random.Random) -> bytes:
 
 
 class LogFiles:
-    """Files of `LOG_FILE` bytes from log offset `LOG_BEGIN` on, as far as a LogScan needs a log."""
+    """Files of `LOG_FILE` bytes from log offset `LOG_BEGIN` on, as far as a LogScan and `read_records` need a log."""
 
     min_offset = LOG_BEGIN
     file_size = LOG_FILE
 
     def __init__(self, data: bytes) -> None:
         self.data = data
-        self.file_end = LOG_BEGIN + len(data) + -len(data) % LOG_FILE
+        self.end_offset = LOG_BEGIN + len(data)
+        self.file_end = self.end_offset + -len(data) % LOG_FILE
 
     def start_of(self, offset: int) -> int:
         return offset - offset % LOG_FILE
@@ -133,6 +135,14 @@ class LogFiles:
     def peek(self, offset: int, size: int) -> bytes:
         end = min(offset + size, self.start_of(offset) + LOG_FILE)
         return self.data[offset - LOG_BEGIN : end - LOG_BEGIN]
+
+    def need_records(self, offsets: Any, sizes: Any) -> None:
+        """Does nothing, because all bytes are in memory."""
+
+    def view(self, start: int) -> memoryview:
+        """Returns a copy of the file without spare bytes, so that a sanitizer notices reads beyond its end."""
+        data = self.data[start - LOG_BEGIN : start - LOG_BEGIN + LOG_FILE]
+        return memoryview(np.frombuffer(data + bytes(LOG_FILE - len(data)), np.uint8).copy())
 
 
 def a_log(chance: random.Random) -> bytes:
@@ -193,6 +203,35 @@ def scanned(data: bytes, chance: random.Random) -> Any:
     batch, reason, walked = Batch.of_log(memoryview(data)[:LOG_FILE], LOG_BEGIN)
     taken = len(batch), batch.size, reason, extents_of(batch)
     return found, scan.end_offset, scan.reason, taken, walked.sizes.tolist(), walked.end, walked.stop, walked.next_size
+
+
+def read_back(intact: bytes, data: bytes, chance: random.Random) -> Any:
+    """Returns what a reader gets of these bytes of a log, by queue entries of the intact log, of which some are wrong.
+
+    The records are wanted in the order of the log, or of their queues, or in any order.
+    """
+    wanted = []
+    with using(None):
+        for offset, records in LogScan(cast(Any, LogFiles(intact)), LOG_BEGIN, check_from=LOG_BEGIN, strict_from=0):
+            places = zip((records.starts + offset).tolist(), records.sizes.tolist(), strict=True)
+            fields = zip(records.queue_id.tolist(), records.queue_offset.tolist(), strict=True)
+            wanted += [[*place, *field] for place, field in zip(places, fields, strict=True)]
+    if not wanted:
+        return None
+    wanted = wanted[chance.randrange(len(wanted)) :]
+    order = chance.randrange(3)
+    if order == 1:
+        wanted.sort(key=lambda entry: entry[2])
+    elif order == 2:
+        chance.shuffle(wanted)
+    if chance.random() < 0.5:
+        entry, at = chance.choice(wanted), chance.randrange(4)
+        entry[at] = chance.choice((entry[at] + 1, 0, 1, -1, LOG_FILE, LOG_BEGIN + len(data) - 40, 2**62, -(2**63)))
+    columns = np.array(wanted, np.int64).T.copy()
+    try:
+        return b"".join(read_records(cast(Any, LogFiles(data)), *columns))
+    except NotInLog as error:
+        return error.row
 
 
 def places_of(records: Records) -> list[list[int]]:
@@ -345,9 +384,12 @@ def run(count: int, seed: int, compiled: kernels.Kernels, whole_every: int = 1) 
         compiled.places(exact, np.array([chance.choice((0, 1, -5, len(exact)))]), np.array([chance.choice(SIZES)]))
         reached(compiled, exact, chance)
         if number % (4 * whole_every) == 0:
-            log = damaged_log(a_log(chance), chance)
+            intact = a_log(chance)
+            log = damaged_log(intact, chance)
             same_in_both(lambda chance, log=log: scanned(log, chance), chance, compiled,
                          f"seed {seed}, log {number}: {log.hex()}")  # fmt: skip
+            same_in_both(lambda chance, intact=intact, log=log: read_back(intact, log, chance), chance, compiled,
+                         f"seed {seed}, reading log {number}: {log.hex()}")  # fmt: skip
             exact = np.frombuffer(log[: chance.randrange(len(log) + 1)], np.uint8).copy()
             compiled.scan(exact, chance.choice((LOG_BEGIN, -1, 2**63 - 1)), True, LOG_BEGIN)
         if number % (64 * whole_every) == 0:
@@ -389,6 +431,10 @@ def reached(compiled: kernels.Kernels, exact: Any, chance: random.Random) -> Non
     compiled.field(exact, starts, 80, 8)
     near = np.sort(np.array(chance.choices((0, 1, 91, 96, 100, len(exact) - 100), k=2), np.int64))
     queues = {int.from_bytes(exact[at + 12 : at + 16].tobytes(), "big", signed=True): 5 for at in near.tolist()}
+    queue_ids, queue_offsets = (np.array(chance.choices(places, k=2), np.int64) for _ in range(2))
+    compiled.runs(starts, sizes, 0, 2**63 - 1, chance.choice((1, LOG_FILE, 2**63 - 1)))
+    files = [(0, exact), (chance.choice((0, 1, 2**62)), exact)]
+    compiled.strange_head(files, starts, sizes, queue_ids, queue_offsets)
     compiled.stamp(exact.copy(), near, 0, queues, 1, bytes(chance.choice((8, 20))))
     before = np.zeros(2, np.int32)
     try:

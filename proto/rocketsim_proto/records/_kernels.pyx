@@ -23,6 +23,16 @@ cdef extern from "_crc32.h" nogil:
     const char* crc32_choose(int way)
     uint32_t crc32_of(const uint8_t* data, size_t size)
 
+cdef extern from *:
+    """
+    #if defined(__GNUC__) || defined(__clang__)
+    #define rocketsim_fetch_early(address) __builtin_prefetch(address)
+    #else
+    #define rocketsim_fetch_early(address) ((void)(address))
+    #endif
+    """
+    void fetch_early "rocketsim_fetch_early"(const void* address) nogil  # into the processor's cache
+
 cdef enum:
     MAGIC = 0xDAA320A7
     MAGIC_V2 = 0xDAA320AB
@@ -43,10 +53,11 @@ cdef enum:
     ENTRY_SIZE = 20  # the size of an entry of a consume queue
     MANY_NAMES = 64  # the most property names in one record; comparing more would take too long
     KNOWN_NAMES = 8  # the property names of a record that are compared with those of the next record
+    AHEAD = 12  # the number of records after which a head is read that was fetched early
     LONG = 1 << 16  # the GIL is released for work on more bytes than this
     MOST_BYTES = 0x7FFFFFFF  # the most bytes in one Arrow array, whose offsets have 32 bits
 
-VERSION = 6  # as in `kernels.py`
+VERSION = 7  # as in `kernels.py`
 cdef uint32_t MASK = 0x7FFFFFFF  # RocketMQ stores CRC-32 without its top bit
 cdef int64_t MANY = LONG // MIN_SIZE  # the GIL is released for work on the heads of more records than this
 
@@ -416,6 +427,176 @@ def places(data, starts, sizes):
     else:
         found = place_all(first, end, begins, announced, count, columns)
     return table if found == count else None
+
+
+cdef int64_t join_all(
+    const int64_t* offsets,
+    const int64_t* sizes,
+    int64_t count,
+    int64_t begin,
+    int64_t end,
+    int64_t file_size,
+    int64_t* runs,
+    int64_t* wrong,
+) noexcept nogil:
+    """Writes the begin and the end of each run, and returns the number of runs.  `wrong` becomes the number of the
+    first record that cannot be in the log, or -1.
+    """
+    cdef int64_t row, at, size, stop = -1, file_begin = 0, found = 0
+    for row in range(count):
+        at, size = offsets[row], sizes[row]
+        if size < MIN_SIZE or at < begin or size > end - at:
+            wrong[0] = row
+            return found
+        if at < file_begin or at - file_begin >= file_size or not row:
+            file_begin = at - at % file_size
+        if size > file_size - (at - file_begin):
+            wrong[0] = row
+            return found
+        if at != stop or at == file_begin:
+            runs[2 * found] = at
+            found += 1
+        stop = at + size
+        runs[2 * found - 1] = stop
+    wrong[0] = -1
+    return found
+
+
+def runs(offsets, sizes, int64_t begin, int64_t end, int64_t file_size):
+    """Joins records that are neighbours in one file of the log, from offset `begin` to `end`.  Reads no record.
+
+    Returns an array with two columns, the log offsets at which each run begins and ends, the log offset of each file
+    (which may be named several times), and the number of the first record that cannot be in the log, or -1.  If there
+    is such a record, the runs and files are those before it.
+    """
+    import numpy as np
+
+    cdef Buffer offset_buffer = Buffer(offsets, 8), size_buffer = Buffer(sizes, 8)
+    cdef int64_t count = offset_buffer.count, found, row, file_begin = -1, wrong = -1
+    if size_buffer.count != count:
+        raise ValueError(f"{count} offsets, {size_buffer.count} sizes")
+    if begin < 0 or end < begin or file_size <= 0:
+        raise ValueError(f"no log reaches from {begin} to {end} in files of {file_size} bytes")
+    table = np.empty((count, 2), np.int64)
+    cdef Buffer target = Buffer(table, 8, True)
+    found = join_all(
+        <const int64_t*>offset_buffer.data,
+        <const int64_t*>size_buffer.data,
+        count,
+        begin,
+        end,
+        file_size,
+        <int64_t*>target.data,
+        &wrong,
+    )
+    cdef const int64_t* joined = <const int64_t*>target.data
+    files = []
+    for row in range(found):
+        if file_begin < 0 or joined[2 * row] < file_begin or joined[2 * row] - file_begin >= file_size:
+            file_begin = joined[2 * row] - joined[2 * row] % file_size
+            files.append(file_begin)
+    return table[:found], files, wrong
+
+
+cdef struct LogFile:
+    const uint8_t* data
+    int64_t begin
+    int64_t size
+
+
+cdef inline bint has_head(
+    const uint8_t* p, int64_t size, int64_t queue_id, int64_t queue_offset, int64_t log_offset
+) noexcept nogil:
+    cdef uint32_t magic = be32(p + 4)
+    return (
+        (magic == MAGIC or magic == MAGIC_V2)
+        and be32(p) == size
+        and <int32_t>be32(p + 12) == queue_id
+        and <int64_t>be64(p + 20) == queue_offset
+        and <int64_t>be64(p + 28) == log_offset
+    )
+
+
+cdef int64_t first_strange(
+    const LogFile* files,
+    int64_t file_count,
+    const int64_t* offsets,
+    const int64_t* sizes,
+    const int64_t* queue_ids,
+    const int64_t* queue_offsets,
+    int64_t count,
+) noexcept nogil:
+    cdef int64_t row, at, later, number = 0, tries
+    for row in range(count):
+        tries = 0
+        while offsets[row] < files[number].begin or offsets[row] - files[number].begin >= files[number].size:
+            number = (number + 1) % file_count
+            tries += 1
+            if tries == file_count:
+                return row
+        at = offsets[row] - files[number].begin
+        if files[number].size - at < HEAD_SIZE:
+            return row
+        if row + AHEAD < count:
+            later = offsets[row + AHEAD] - files[number].begin if offsets[row + AHEAD] >= files[number].begin else -1
+            if 0 <= later < files[number].size:
+                fetch_early(files[number].data + later)
+        if not has_head(files[number].data + at, sizes[row], queue_ids[row], queue_offsets[row], offsets[row]):
+            return row
+    return -1
+
+
+def strange_head(list files not None, offsets, sizes, queue_ids, queue_offsets):
+    """Compares the heads of records in a log with what is known of these records.
+
+    `files` has the log offset and the bytes of each file.  Returns the number of the first record that is not at its
+    log offset with its size, queue id and queue offset; -1 if all are.
+    """
+    cdef Buffer offset_buffer = Buffer(offsets, 8), size_buffer = Buffer(sizes, 8), bytes_of_file
+    cdef Buffer id_buffer = Buffer(queue_ids, 8), queue_offset_buffer = Buffer(queue_offsets, 8)
+    cdef int64_t count = offset_buffer.count, file_count = len(files), number, found
+    if not (size_buffer.count == id_buffer.count == queue_offset_buffer.count == count):
+        raise ValueError(f"{count} offsets, but other numbers of sizes, queue ids or queue offsets")
+    if not count:
+        return -1
+    if not file_count:
+        return 0
+    held = [(int(begin), Buffer(data, 1)) for begin, data in files]
+    cdef LogFile* places = <LogFile*>PyMem_Malloc(<size_t>file_count * sizeof(LogFile))
+    if places == NULL:
+        raise MemoryError()
+    try:
+        for number in range(file_count):
+            bytes_of_file = held[number][1]
+            if held[number][0] < 0:
+                raise ValueError(f"a log file that begins at {held[number][0]}")
+            places[number].begin = held[number][0]
+            places[number].data = <const uint8_t*>bytes_of_file.data
+            places[number].size = bytes_of_file.count
+        if count > MANY:
+            with nogil:
+                found = first_strange(
+                    places,
+                    file_count,
+                    <const int64_t*>offset_buffer.data,
+                    <const int64_t*>size_buffer.data,
+                    <const int64_t*>id_buffer.data,
+                    <const int64_t*>queue_offset_buffer.data,
+                    count,
+                )
+        else:
+            found = first_strange(
+                places,
+                file_count,
+                <const int64_t*>offset_buffer.data,
+                <const int64_t*>size_buffer.data,
+                <const int64_t*>id_buffer.data,
+                <const int64_t*>queue_offset_buffer.data,
+                count,
+            )
+    finally:
+        PyMem_Free(places)
+    return found
 
 
 def locate(data, int64_t at):
