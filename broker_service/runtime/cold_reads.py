@@ -37,10 +37,12 @@ def read_at_once(store: Store, read_store: Callable[[], T]) -> T | None:
         return None
 
 
-async def read(store: Store, read_store: Callable[[], T]) -> T:
+async def read(store: Store, read_store: Callable[[], T], after_cold: Callable[[], T] | None = None) -> T:
     """Returns the result of `read_store`, which is called again each time a thread has read missing places into memory.
 
-    No other code runs on the event loop between the last call of `read_store` and the return.
+    If the caller passes `after_cold`, all calls after the first one call `after_cold` instead.  It may read less, so
+    that the event loop is blocked for a shorter time.  No other code runs on the event loop between the last call and
+    the return.
 
     If a thread has read all missing places before, memory is short: `read_store` is called a last time, and waits for
     the disk.
@@ -56,6 +58,7 @@ async def read(store: Store, read_store: Callable[[], T]) -> T:
                 return read_store()
         except Cold as cold:
             places = cold.places
+        read_store = after_cold or read_store
         if all((path, at) in read_already for path, at, _ in places):
             return read_store()
         count, failure = await asyncio.to_thread(_warm, store, places)

@@ -18,6 +18,7 @@ from rocketsim_proto.range_stream import Kind
 
 from broker_service.errors import ReadFailed
 from broker_service.node.node import BrokerNode
+from broker_service.store.residency import Cold
 from broker_service.wire.own import range_streams
 from testbed.polling import PATIENCE_S, until
 from tests.support.brokers import bodies_in, put, running, stub_of
@@ -457,6 +458,29 @@ async def test_what_the_disk_cannot_read_ends_its_stream_and_no_other(
         assert (kind, refusal.status) == (Kind.REFUSED, grpc.StatusCode.DATA_LOSS.value[0])
         assert "a bad sector" in refusal.details
         assert [kind for kind, _ in await answers(another)] == [Kind.FRAME, Kind.END]
+
+
+async def test_a_frame_that_comes_from_the_disk_is_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Making a large frame of bytes that were just read would block the event loop for too long."""
+    async with running(tmp_path) as node, connected(node) as connection:
+        bodies = await fill(node)
+        log_file = next((tmp_path / "commitlog").iterdir())
+        read_ranges, limits = node.store.queues.read_ranges, list[int]()
+
+        def cold_at_first(spans: Iterable[tuple[str, int, int, int]], max_bytes: int, *others: Any) -> Any:
+            limits.append(max_bytes)
+            if len(limits) in (1, 3):
+                raise Cold([(log_file, 0, 4096)])
+            return read_ranges(spans, max_bytes, *others)
+
+        monkeypatch.setattr(node.store.queues, "read_ranges", cold_at_first)
+        await ask(connection, node, ranges(100, max_frame_bytes=3 << 20))
+        frames = [frame for _, frame in await answers(connection) if isinstance(frame, pb.PullFrame)]
+        assert limits[:5] == [3 << 20, 1 << 20, 3 << 20, 1 << 20, 3 << 20]
+        sizes = [len(frame.records) for frame in frames]
+        assert max(sizes[:2]) <= 1 << 20
+        assert sizes[2] > 2 << 20
+        assert [body for frame in frames for body in bodies_in(frame.records)] == bodies
 
 
 def test_an_answer_that_is_larger_than_allowed_is_seen_before_it_is_read() -> None:

@@ -122,6 +122,19 @@ def test_what_is_cold_is_read_by_a_thread_and_found_then(which: int) -> None:
     assert found == looks(open_store(ROOT, disk.kill(), mapped_file_size_commit_log=3 << 19))[which]()
 
 
+def test_a_smaller_read_may_follow_one_that_has_to_wait_for_the_disk() -> None:
+    _, store = filled()
+
+    def read(size: int) -> int:
+        return len(store.view_log(0, size))
+
+    def at_first_two_pages() -> int:
+        return asyncio.run(cold_reads.read(store, lambda: read(2 * PAGE), after_cold=lambda: read(PAGE)))
+
+    assert at_first_two_pages() == PAGE
+    assert at_first_two_pages() == 2 * PAGE, "both were read from the disk"
+
+
 @pytest.mark.parametrize("which", range(5))
 def test_a_bad_sector_is_an_error_that_names_it(which: int) -> None:
     disk, store = filled()

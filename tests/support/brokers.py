@@ -107,12 +107,12 @@ def while_reading(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object], *,
     """Calls `act` at the `call`th use of `cold_reads.read`, where other code may run on the event loop."""
     real, calls = cold_reads.read, itertools.count(1)
 
-    async def read(store: Any, look: Callable[[], Any]) -> Any:
+    async def read(*arguments: Any, **options: Any) -> Any:
         if next(calls) == call:
             done = act()
             if inspect.isawaitable(done):
                 await done
-        return await real(store, look)
+        return await real(*arguments, **options)
 
     monkeypatch.setattr(cold_reads, "read", read)
 

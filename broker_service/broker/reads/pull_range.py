@@ -23,6 +23,9 @@ from broker_service.runtime import cold_reads
 from broker_service.runtime.histogram import Histogram
 
 DEFAULT_FRAME_BYTES = 1 << 20
+# The limit for a frame of which a part was just read from the disk.  Other clients' calls wait while the event loop
+# makes a frame, which takes much longer if its bytes are not in the processor's cache.
+FROM_DISK_FRAME_BYTES = 1 << 20
 
 
 class Range(NamedTuple):
@@ -77,7 +80,7 @@ class RangePath:
         self, group_name: str, ranges: Sequence[Range], sub_expression: str, expression_type: str, max_frame_bytes: int
     ) -> AsyncGenerator[Frame, None]:
         """Yields frames of about `max_frame_bytes` until all ranges have ended.  Several small ranges are put into one
-        frame.
+        frame.  A frame has at most FROM_DISK_FRAME_BYTES if a part of it must be read from the disk.
         """
         if group_name:
             await self._checks.make_group(group_name)
@@ -90,9 +93,13 @@ class RangePath:
         epochs = {item.read_in for item in ranges}
         index, offset, entries = 0, ranges[0].from_offset if ranges else 0, 0
         while index < len(ranges):
-            make = partial(self._frame, ranges, epochs, index, offset, tags, frame_bytes, group, entries)
+            make = partial(self._frame, ranges, epochs, index, offset, tags, group, entries)
             began = self._broker.clock()
-            frame, index, offset = await cold_reads.read(self._broker.store, make)
+            frame, index, offset = await cold_reads.read(
+                self._broker.store,
+                partial(make, frame_bytes),
+                after_cold=partial(make, min(frame_bytes, FROM_DISK_FRAME_BYTES)),
+            )
             # An estimate: the next frame will have about as many messages as this one.
             entries = len(frame.sizes) // 4 + 16
             self.seconds.observe(self._broker.clock() - began)
@@ -126,9 +133,9 @@ class RangePath:
         index: int,
         offset: int,
         tags: frozenset[int] | None,
-        frame_bytes: int,
         group: SubscriptionGroup,
         entries: int,
+        frame_bytes: int,
     ) -> tuple[Frame, int, int]:
         """Returns the next frame, and the range and the offset at which the following frame begins."""
         # The ends of epochs may change between two frames, because a slave may be promoted or its log may be cut.
