@@ -148,7 +148,7 @@ class Files:
             return None
         if done < size and offset + done < os.fstat(handle).st_size:
             return None
-        return bytes(data[:done])
+        return bytes(memoryview(data)[:done])  # without the view, the slice would be a further copy
 
     def is_cached(self, handle: int, size: int, offset: int) -> bool:
         """Returns True if these bytes of the file are in memory; False, too, if the disk cannot read them."""
