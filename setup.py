@@ -125,6 +125,7 @@ setup(
     extras_require={
         "cli": CLI,
         "console": ["starlette>=1.0", "uvicorn>=0.40"],
+        "native": ["pygrpc-native>=0.5,<1"],
         "spark": ["pyspark>=4.2"],
         "testing": [*CLI, "pytest"],
         "connect": ["grpcio-status>=1.85", "googleapis-common-protos>=1.65", "pandas<3"],
@@ -135,6 +136,7 @@ setup(
             "httpx2",
             "hypothesis",
             "mypy",
+            "pygrpc-native",
             "pytest",
             "pytest-xdist",
             "rocketmq-python-client",

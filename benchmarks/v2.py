@@ -1,8 +1,9 @@
 """P17 measures RocketMQ 5's official clients with RocketSim's broker, with RocketMQ's broker and proxy, and with a
-server that stores nothing.
+server that stores nothing.  RocketSim's broker is measured with each library that can serve its port.
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from functools import partial
 
 import psutil
@@ -22,31 +23,40 @@ SIZE = 100
 GROUP = "official"
 WINDOW = 500
 THREADS = 16
-OURS, THEIRS, NULL = "ours", "RocketMQ", "null broker"
+OURS, NATIVE, THEIRS, NULL = "ours", "ours, pygrpc-native", "RocketMQ", "null broker"
 REFERENCES = {THEIRS: "RocketMQ's broker and proxy", NULL: "a server that stores nothing"}
 Peer = RocketMqPeer | Missing
 Endpoints = Mapping[str, str | Missing]
 
 
 def run(bench: Bench) -> None:
-    ours = bench.enter(cluster.running(bench, "v2", keys={"grpcServerPort": free_port(), "tlsTestModeEnable": False}))
+    ours = bench.enter(broker(bench, "v2", "grpcio"))
+    native = bench.enter(broker(bench, "v2-native", "pygrpc_native"))
     log = bench.folder / "null-broker.log"
     null = bench.enter(python_driver(NULL, "benchmarks.null_broker", log, str(SIZE)))
     peer = bench.peer(THEIRS, lambda: bench.enter(rocketmq.running(bench.folder / "rocketmq")))
     messages = {"python": bench.plan.pick(100_000, 50_000, 5_000), "java": bench.plan.pick(800_000, 300_000, 20_000)}
     for topic, count in messages.items():
-        ours.fill(topic, count, SIZE)
+        for one in (ours, native):
+            one.fill(topic, count, SIZE)
         if not isinstance(peer, Missing):
             peer.topic(topic, type="NORMAL")
             peer.fill(topic, count, SIZE)
     endpoints = {
         OURS: f"127.0.0.1:{ours.master.keys['grpcServerPort']}",
+        NATIVE: f"127.0.0.1:{native.master.keys['grpcServerPort']}",
         THEIRS: peer if isinstance(peer, Missing) else bench.peer("RocketMQ's proxy", partial(proxy_of, bench, peer)),
         NULL: f"127.0.0.1:{null.ask('port')['port']}",
     }
     python(bench, peer, endpoints)
     java(bench, peer, endpoints)
     memory(bench, ours, peer)
+
+
+def broker(bench: Bench, title: str, library: str) -> AbstractContextManager[OurCluster]:
+    """Starts a broker whose port for RocketMQ 5's clients is served by this library."""
+    keys = {"grpcServerPort": free_port(), "tlsTestModeEnable": False, "grpcServerLibrary": library}
+    return cluster.running(bench, title, keys=keys)
 
 
 def proxy_of(bench: Bench, peer: RocketMqPeer) -> str:
@@ -150,6 +160,9 @@ def report(
     for name, one in ((THEIRS, target), (NULL, ceiling)):
         theirs = results.series(name, key)
         bench.report(f"{what}, {SIZE} B", unit, results.series(OURS, key), REFERENCES[name], theirs, one)
+    native = results.series(NATIVE, key)
+    words = f"{what}, {SIZE} B, grpcServerLibrary=pygrpc_native"
+    bench.report(words, unit, native, REFERENCES[THEIRS], results.series(THEIRS, key), target)
 
 
 def memory(bench: Bench, ours: OurCluster, peer: Peer) -> None:

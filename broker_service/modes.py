@@ -21,6 +21,13 @@ class HaMasterProtocol(Enum):
     rocketmq = "rocketmq"
 
 
+class GrpcServerLibrary(Enum):
+    """The library that serves the port for RocketMQ 5's clients."""
+
+    grpcio = "grpcio"
+    pygrpc_native = "pygrpc_native"
+
+
 class TlsMode(Enum):
     """The values of RocketMQ's `tls.server.mode` that a port with a certificate can have."""
 

@@ -33,7 +33,7 @@ from broker_service.config.shared_keys import (
     check_tls,
 )
 from broker_service.errors import ConfigError
-from broker_service.modes import BrokerRole, FlushDiskType, HaMasterProtocol, TlsMode
+from broker_service.modes import BrokerRole, FlushDiskType, GrpcServerLibrary, HaMasterProtocol, TlsMode
 from broker_service.names import SERVER_NAME, is_server_name
 
 DELAY_UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -73,6 +73,12 @@ class BrokerConfig(SharedKeys):
         "-1: none",
         low=-1,
         high=65535,
+    )
+    grpc_server_library: GrpcServerLibrary = key(
+        GrpcServerLibrary.grpcio,
+        "own: the library that serves `grpcServerPort`. `pygrpc_native`: a server in Rust, which takes about half of "
+        "the CPU. It has no TLS and limits neither connections nor the memory of requests, so it is for networks "
+        "whose clients are trusted, with `tlsTestModeEnable=false` and without `authenticationEnabled`",
     )
     remoting_port: int = key(
         -1,
@@ -389,6 +395,13 @@ class BrokerConfig(SharedKeys):
                 "clients may connect to grpcServerPort without TLS, and so without a certificate; set "
                 "grpcServerTlsMode=ENFORCING"
             )
+        is_plain = self.tls_cert is None and not self.tls_test_mode_enable and not self.authentication_enabled
+        if self.serves_natively and not is_plain:
+            raise ConfigError(
+                "grpcServerLibrary=pygrpc_native serves grpcServerPort without TLS and without access control; set "
+                "tlsTestModeEnable=false and neither tlsCert nor authenticationEnabled, or set "
+                "grpcServerLibrary=grpcio"
+            )
         # A file holds whole entries, as in RocketMQ.
         object.__setattr__(self, "mapped_file_size_consume_queue", -(-self.mapped_file_size_consume_queue // 20) * 20)
 
@@ -413,6 +426,11 @@ class BrokerConfig(SharedKeys):
     def makes_certificate(self) -> bool:
         """True if the broker makes a certificate for `grpcServerPort` itself."""
         return self.tls_cert is None and self.tls_test_mode_enable and self.grpc_server_port >= 0
+
+    @property
+    def serves_natively(self) -> bool:
+        """True if the library in Rust serves `grpcServerPort`."""
+        return self.grpc_server_port >= 0 and self.grpc_server_library is GrpcServerLibrary.pygrpc_native
 
     @property
     def delete_hours(self) -> frozenset[int]:

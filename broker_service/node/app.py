@@ -17,6 +17,7 @@ from broker_service.node.node import BrokerNode
 from broker_service.node.remoting import OFF, listen
 from broker_service.runtime.machine import Machine
 from broker_service.runtime.server import Network, check_protobuf, host_port, warn_of_open_access, write_address_file
+from broker_service.wire.v2 import native_server
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +35,8 @@ async def run_broker(config: BrokerConfig, shutdown: asyncio.Event) -> None:
 async def broker(config: BrokerConfig, machine: Machine | None = None) -> AsyncIterator[BrokerNode]:
     """A context in which a broker serves; the broker stops cleanly when the context is left."""
     check_protobuf()
+    if config.serves_natively:
+        native_server.check_installed()
     warn_of_open_access(config.bind_address, has_access_control=config.authentication_enabled)
     machine = machine or Machine(network=Network.of(config))
     # The store is opened first, so that a second process on one directory reports the directory and not the port.

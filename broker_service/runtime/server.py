@@ -11,6 +11,7 @@ import logging
 import socket
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,6 +34,9 @@ HANDSHAKE_TIMEOUT_MS = 30_000  # the time limit for TLS and the first frames of 
 # Calls with gRPC's compression are answered with UNIMPLEMENTED, because 100 KiB may unpack to 100 MiB.  No known client
 # compresses its calls in this way.
 UNCOMPRESSED = ("grpc.compression_enabled_algorithms_bitset", 1)
+KEEPALIVE_MS = 20_000  # time between two pings to a client
+KEEPALIVE_TIMEOUT_MS = 10_000  # time for the answer to a ping
+MAX_STREAMS_OF_CONNECTION = 10_000
 MAX_CONNECTIONS = 20_000  # the limit for one port, if the process may have enough open files
 HANDLES_SHARE = 3 / 8  # the part of the process's file handles for one port; a broker has two ports and its store
 UNREAD_BYTES = 65_535  # bytes of a request that a client may send before the server asks for it
@@ -86,7 +90,13 @@ class Network:
         `port` is the value of the configuration key `key`; with 0 the system chooses a free port.
         """
         server = build_server(max_message_bytes, interceptors, options)
-        return server, bind(server, bind_address, port, key, self.server_credentials(key))
+        credentials = self.server_credentials(key)
+        add_port = (
+            server.add_insecure_port
+            if credentials is None
+            else partial(server.add_secure_port, server_credentials=credentials)
+        )
+        return server, bind(add_port, bind_address, port, key)
 
     def listen_for_front(self, bind_address: str, port: int, key: str) -> tuple[socket.socket, int]:
         """Returns a listening socket and its port, for code that accepts connections without gRPC."""
@@ -253,14 +263,14 @@ def build_server(
             # A second process with the same port must fail instead of sharing the port.
             ("grpc.so_reuseport", 0),
             # The server notices within half a minute that a client, or the client's machine, has died.
-            ("grpc.keepalive_time_ms", 20_000),
-            ("grpc.keepalive_timeout_ms", 10_000),
+            ("grpc.keepalive_time_ms", KEEPALIVE_MS),
+            ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
             # gRPC's default of one minute would override `grpc.keepalive_timeout_ms`
-            ("grpc.http2.ping_timeout_ms", 10_000),
+            ("grpc.http2.ping_timeout_ms", KEEPALIVE_TIMEOUT_MS),
             ("grpc.keepalive_permit_without_calls", 1),
             # Clients send pings, too; the server must not end their connections because of that.
             ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
-            ("grpc.max_concurrent_streams", 10_000),
+            ("grpc.max_concurrent_streams", MAX_STREAMS_OF_CONNECTION),
             # By default a connection that sends nothing holds its file handles for two minutes.
             ("grpc.server_handshake_timeout_ms", HANDSHAKE_TIMEOUT_MS),
             # gRPC would keep statistics of each connection, which nothing here reads.
@@ -273,20 +283,18 @@ def build_server(
     )
 
 
-def bind(
-    server: grpc.aio.Server, bind_address: str, port: int, key: str, credentials: grpc.ServerCredentials | None = None
-) -> int:
-    """Binds a server and returns its port; with `port` 0 the system chooses a free one.  Raises ConfigError."""
+def bind(add_port: Callable[[str], int], bind_address: str, port: int, key: str) -> int:
+    """Binds a server and returns its port; with `port` 0 the system chooses a free one.  Raises ConfigError.
+
+    `add_port` is a method of the server, which takes an address and may raise RuntimeError.
+    """
     try:  # the port is tried first, because gRPC writes to standard error if the port is in use
         _bound_tcp(bind_address, port).close()
     except OSError as error:
         raise _cannot_listen(key, bind_address, port, error) from error
     address = host_port(bind_address, port)
     try:
-        if credentials is None:
-            bound_port = server.add_insecure_port(address)
-        else:
-            bound_port = server.add_secure_port(address, credentials)
+        bound_port = add_port(address)
     except RuntimeError as error:
         raise _cannot_listen(key, bind_address, port, error) from error
     if bound_port == 0:

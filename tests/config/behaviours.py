@@ -124,6 +124,7 @@ BROKER_KEYS = {
     "namesrvAddr": "broker/test_each_key::test_name_servers_hear_its_names",
     "listenPort": "broker/test_process::test_a_port_that_is_taken_is_named_and_the_store_let_go",
     "grpcServerPort": "v2/test_port::test_a_port_that_is_taken_is_said_once_and_tried_again",
+    "grpcServerLibrary": "v2/test_native_server::test_the_official_client_works",
     "remotingPort": "remoting/test_clients::test_without_the_key_nothing_listens",
     "remotingVipChannel": "remoting/test_clients::test_the_vip_channel_is_a_second_port_for_the_same_requests",
     "bindAddress": "broker/test_each_key::test_bind_address",

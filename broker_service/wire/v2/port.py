@@ -19,11 +19,12 @@ from broker_service.errors import ConfigError
 from broker_service.modes import TlsMode
 from broker_service.runtime.figures import Figure, counter, gauge
 from broker_service.runtime.machine import Machine
-from broker_service.runtime.server import MethodTable, Service, build_server, host_port, write_address_file
+from broker_service.runtime.server import MethodTable, Service, bind, build_server, host_port, write_address_file
 from broker_service.store.files import open_file_limit
 from broker_service.wire.clients import Clients
 from broker_service.wire.v2.endpoint import Endpoint
 from broker_service.wire.v2.front import Front, most_connections
+from broker_service.wire.v2.native_server import NativeServer
 from broker_service.wire.v2.servicer import V2Servicer
 
 logger = logging.getLogger(__name__)
@@ -58,7 +59,7 @@ class Port:
         self._opened = opened
         self.endpoint = endpoint
         self._interceptors = interceptors
-        self._server: grpc.aio.Server | None = None
+        self._server: grpc.aio.Server | NativeServer | None = None
         self._closing: asyncio.Task[None] | None = None
         self._port = broker.config.grpc_server_port
         self._notified = broker.members_changed.waiter()
@@ -131,7 +132,10 @@ class Port:
         self._is_failure_logged = False
         # if the system chose the number (port 0), the port gets the same number when it is opened again
         self._port = port
-        MethodTable(server).add(_service(self.servicer))
+        if isinstance(server, NativeServer):
+            service_pb2_grpc.add_MessagingServiceServicer_to_server(self.servicer, server)
+        else:
+            MethodTable(server).add(_service(self.servicer))
         self.endpoint.own_address = host_port(config.advertised_host, port)
         self.endpoint.front = front
         self._opened()
@@ -154,9 +158,12 @@ class Port:
         self._broker.description_changed.notify()
         return True
 
-    def _listen(self) -> tuple[grpc.aio.Server, int, Front | None]:
+    def _listen(self) -> tuple[grpc.aio.Server | NativeServer, int, Front | None]:
         """Creates the server, and a `Front` if clients may choose between TLS and plaintext.  Raises ConfigError."""
         config, network = self._broker.config, self._machine.network
+        if config.serves_natively:
+            native = NativeServer(MAX_RPC_BYTES)
+            return native, bind(native.add_insecure_port, config.bind_address, self._port, KEY), None
         options = [("grpc.max_connection_idle_ms", IDLE_MS)]
         beside_plaintext = self._credentials_beside_plaintext()
         if beside_plaintext is None:
@@ -192,7 +199,7 @@ class Port:
         if self._closing is not None:
             await asyncio.shield(self._closing)
 
-    async def _close(self, server: grpc.aio.Server, front: Front | None, grace_s: float) -> None:
+    async def _close(self, server: grpc.aio.Server | NativeServer, front: Front | None, grace_s: float) -> None:
         if front is not None:
             front.stop_listening()
         stopping = asyncio.ensure_future(server.stop(grace_s))

@@ -263,10 +263,8 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
     ) -> pb.SyncLiteSubscriptionResponse:
         raise unsupported("SyncLiteSubscription")
 
-    async def PullMessage(
-        self, request: pb.PullMessageRequest, context: Context
-    ) -> AsyncIterator[pb.PullMessageResponse]:
-        yield pb.PullMessageResponse(status=status_of(unsupported("PullMessage")))
+    async def PullMessage(self, request: pb.PullMessageRequest, context: Context) -> None:
+        await context.write(pb.PullMessageResponse(status=status_of(unsupported("PullMessage"))))
 
     # --- offsets ----------------------------------------------------------------------------------------------------
 
