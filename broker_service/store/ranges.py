@@ -216,8 +216,9 @@ class _Filling:
             self._check_expired(part, offsets, sizes)
         if self._tags is not None:
             taking &= np.isin(entries["tags_code"], self._tags)
-        rows = np.flatnonzero(taking)
-        bytes_until = np.cumsum(sizes[rows])
+        takes_all = bool(taking.all())
+        rows = np.arange(len(entries)) if takes_all else np.flatnonzero(taking)
+        bytes_until = np.cumsum(sizes if takes_all else sizes[rows])
         fitting = int(np.searchsorted(bytes_until, self._room, side="right"))
         if not fitting and not self._sizes:
             fitting = min(1, len(rows))
@@ -230,8 +231,9 @@ class _Filling:
         found = np.searchsorted(rows, ends) - np.searchsorted(rows, begins)
         firsts = np.array([cursor.at for cursor, _ in part])
         if fitting:
-            self._offsets.append(offsets[rows])
-            self._sizes.append(sizes[rows])
+            chosen = slice(fitting) if takes_all else rows
+            self._offsets.append(offsets[chosen])
+            self._sizes.append(sizes[chosen])
             self._queue_offsets.append(rows + np.repeat(firsts - begins, found))
             self._room -= int(bytes_until[fitting - 1])
         self._scanned += examined

@@ -23,7 +23,10 @@ from broker_service.runtime.server import KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS, MA
 logger = logging.getLogger(__name__)
 
 EVENTS_AT_ONCE = 64  # most calls that the event loop takes over at once
-UNREAD_PAUSE_S = 0.01  # pause between attempts to write to a client that does not read
+# The library takes one message of a stream at a time, and does not say when it takes the next one.  For a client that
+# reads, that is after a few turns of the event loop.  For others the pauses between attempts grow.
+TURNS = 50
+PAUSE_S, LONGEST_PAUSE_S = 0.001, 0.1
 
 
 def check_installed() -> None:
@@ -192,8 +195,13 @@ class Context:
         from pygrpc_native import STREAM_CLOSED, STREAM_FULL
 
         data = self._serializer(message)
-        # The library does not say when there is room.
-        while (sent := self._front.stream_try_send(self._call_id, data)) == STREAM_FULL:  # noqa: ASYNC110
-            await asyncio.sleep(UNREAD_PAUSE_S)
+        turns, pause_s = 0, PAUSE_S
+        while (sent := self._front.stream_try_send(self._call_id, data)) == STREAM_FULL:
+            if turns < TURNS:
+                turns += 1
+                await asyncio.sleep(0)
+            else:
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
         if sent == STREAM_CLOSED:
             raise asyncio.CancelledError
