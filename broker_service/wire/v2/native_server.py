@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
@@ -23,6 +24,7 @@ from broker_service.runtime.server import KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS, MA
 logger = logging.getLogger(__name__)
 
 EVENTS_AT_ONCE = 64  # most calls that the event loop takes over at once
+LIBRARY = "pygrpc_native"
 # The library takes one message of a stream at a time, and does not say when it takes the next one.  For a client that
 # reads, that is after a few turns of the event loop.  For others the pauses between attempts grow.
 TURNS = 50
@@ -31,7 +33,7 @@ PAUSE_S, LONGEST_PAUSE_S = 0.001, 0.1
 
 def check_installed() -> None:
     """Raises ConfigError if the library is not installed."""
-    if find_spec("pygrpc_native") is None:
+    if find_spec(LIBRARY) is None:
         raise ConfigError(
             "grpcServerLibrary=pygrpc_native: the package pygrpc-native is not installed for this Python; "
             "install it with pip install 'rocketsim[native]', or set grpcServerLibrary=grpcio"
@@ -45,6 +47,7 @@ class NativeServer:
     """
 
     def __init__(self, max_message_bytes: int) -> None:
+        self._library: Any = import_module(LIBRARY)
         self._max_message_bytes = max_message_bytes
         self._handlers: list[tuple[str, Any]] = []  # path and handler of each method; the index is the library's id
         self._streams = build_server(max_message_bytes)
@@ -66,10 +69,8 @@ class NativeServer:
 
     def add_insecure_port(self, address: str) -> int:
         """Binds the port, and returns its number.  Raises RuntimeError, as gRPC does."""
-        from pygrpc_native import NativeGrpcFront
-
         try:
-            self._front = NativeGrpcFront(
+            self._front = self._library.NativeGrpcFront(
                 address,
                 [],
                 call_details=True,
@@ -117,11 +118,9 @@ class NativeServer:
                 return
 
     def _take(self, events: Sequence[tuple[Any, ...]]) -> None:
-        from pygrpc_native import EVENT_CANCEL
-
         loop = asyncio.get_running_loop()
         for kind, call_id, method, payload, _, details in events:
-            if kind == EVENT_CANCEL:
+            if kind == self._library.EVENT_CANCEL:
                 if (running := self._tasks.get(call_id)) is not None:
                     running.cancel()
             elif self.is_stopping:
@@ -141,7 +140,7 @@ class NativeServer:
             except Exception:  # protobuf's DecodeError, or whatever else a handler's decoder raises
                 self._fail(call_id, grpc.StatusCode.INTERNAL, "the request cannot be decoded")
                 return
-            context = Context(self._front, call_id, details, handler.response_serializer)
+            context = Context(self._library, self._front, call_id, details, handler.response_serializer)
             if handler.response_streaming:
                 await handler.unary_stream(request, context)
                 self._front.stream_end(call_id)
@@ -166,9 +165,10 @@ class Context:
     `details` are the library's: metadata, peer, and the seconds until the deadline or None.
     """
 
-    __slots__ = ("_call_id", "_deadline", "_front", "_metadata", "_peer", "_serializer")
+    __slots__ = ("_call_id", "_deadline", "_front", "_library", "_metadata", "_peer", "_serializer")
 
-    def __init__(self, front: Any, call_id: int, details: tuple[Any, ...], serializer: Any) -> None:
+    def __init__(self, library: Any, front: Any, call_id: int, details: tuple[Any, ...], serializer: Any) -> None:
+        self._library = library
         self._front = front
         self._call_id = call_id
         self._metadata: Sequence[tuple[str, str | bytes]] = details[0]
@@ -192,16 +192,14 @@ class Context:
         If the client has ended the call, this raises CancelledError, as the library's cancellation of the call will do
         in a moment.
         """
-        from pygrpc_native import STREAM_CLOSED, STREAM_FULL
-
         data = self._serializer(message)
         turns, pause_s = 0, PAUSE_S
-        while (sent := self._front.stream_try_send(self._call_id, data)) == STREAM_FULL:
+        while (sent := self._front.stream_try_send(self._call_id, data)) == self._library.STREAM_FULL:
             if turns < TURNS:
                 turns += 1
                 await asyncio.sleep(0)
             else:
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
-        if sent == STREAM_CLOSED:
+        if sent == self._library.STREAM_CLOSED:
             raise asyncio.CancelledError
