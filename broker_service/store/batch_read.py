@@ -42,8 +42,8 @@ def read_records(
         raise NotInLog(wrong)
     log.need_records(runs[:, 0], runs[:, 1] - runs[:, 0])
     files = [(start, log.view(start)) for start in sorted(set(starts))]
-    if (strange := _strange_head(files, offsets, sizes, queue_ids, queue_offsets)) >= 0:
-        raise NotInLog(strange)
+    if (mismatch := _first_mismatch(files, offsets, sizes, queue_ids, queue_offsets)) >= 0:
+        raise NotInLog(mismatch)
     return _slices(log, files, runs)
 
 
@@ -67,7 +67,7 @@ def _runs(log: CommitLog, offsets: Positions, sizes: Positions) -> tuple[Positio
     return runs, [int(starts[0]), *starts[1:][starts[1:] != starts[:-1]].tolist()], -1
 
 
-def _strange_head(
+def _first_mismatch(
     files: list[tuple[int, memoryview]],
     offsets: Positions,
     sizes: Positions,
@@ -78,7 +78,7 @@ def _strange_head(
     offset and the bytes of each file in which the records are.
     """
     if kernels.compiled is not None:
-        return kernels.compiled.strange_head(files, offsets, sizes, queue_ids, queue_offsets)
+        return kernels.compiled.first_mismatch(files, offsets, sizes, queue_ids, queue_offsets)
     heads = np.empty(len(offsets), f"V{HEAD.itemsize}")  # numpy would copy an array of dtype HEAD field by field
     for start, data in files:
         rows = slice(None) if len(files) == 1 else (offsets >= start) & (offsets < start + len(data))

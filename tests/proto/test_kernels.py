@@ -107,12 +107,12 @@ def test_a_head_is_read_only_inside_its_file():
     one = record.encode(Record("t", b"body"))
     zero, size = np.zeros(1, np.int64), np.array([len(one)])
     for head_size, found in ((48, -1), (47, 0)):
-        assert compiled.strange_head([(0, one[:head_size])], zero, size, zero, zero) == found
+        assert compiled.first_mismatch([(0, one[:head_size])], zero, size, zero, zero) == found
     for offset in (-1, len(one), 2**62, -(2**63)):
-        assert compiled.strange_head([(0, one)], np.array([offset]), size, zero, zero) == 0
-    assert compiled.strange_head([], zero, size, zero, zero) == 0
+        assert compiled.first_mismatch([(0, one)], np.array([offset]), size, zero, zero) == 0
+    assert compiled.first_mismatch([], zero, size, zero, zero) == 0
     with pytest.raises(ValueError, match="1 offsets, but other numbers"):
-        compiled.strange_head([(0, one)], zero, size, zero, np.zeros(2, np.int64))
+        compiled.first_mismatch([(0, one)], zero, size, zero, np.zeros(2, np.int64))
 
 
 def a_record(**fields):

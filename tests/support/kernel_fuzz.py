@@ -434,7 +434,7 @@ def reached(compiled: kernels.Kernels, exact: Any, chance: random.Random) -> Non
     queue_ids, queue_offsets = (np.array(chance.choices(places, k=2), np.int64) for _ in range(2))
     compiled.runs(starts, sizes, 0, 2**63 - 1, chance.choice((1, LOG_FILE, 2**63 - 1)))
     files = [(0, exact), (chance.choice((0, 1, 2**62)), exact)]
-    compiled.strange_head(files, starts, sizes, queue_ids, queue_offsets)
+    compiled.first_mismatch(files, starts, sizes, queue_ids, queue_offsets)
     compiled.stamp(exact.copy(), near, 0, queues, 1, bytes(chance.choice((8, 20))))
     before = np.zeros(2, np.int32)
     try:

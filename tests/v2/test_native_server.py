@@ -165,7 +165,7 @@ async def test_clients_that_do_not_read_delay_no_other_call_and_no_thread() -> N
 
 
 async def test_a_call_ends_with_its_deadline_or_its_client() -> None:
-    ended, left_s = list[BaseException](), list[float]()
+    ended, left_s = list[BaseException](), list[float | None]()
 
     async def wait(request: Any, context: Any) -> Any:
         left_s.append(context.time_remaining())
@@ -175,17 +175,20 @@ async def test_a_call_ends_with_its_deadline_or_its_client() -> None:
             ended.append(error)
             raise
 
-    async with serving(Heartbeat=wait) as (_, stub):
-        code, _ = await refusal(stub.Heartbeat(s.HeartbeatRequest(), timeout=0.2))
-        assert code is grpc.StatusCode.DEADLINE_EXCEEDED
-        await until(lambda: len(ended) == 1, "the end of the call")
+    async with serving(Heartbeat=wait) as (_, stub), asyncio.timeout(PATIENCE_S):
+        while not ended:  # on a busy machine a call may end before it has come
+            code, _ = await refusal(stub.Heartbeat(s.HeartbeatRequest(), timeout=0.5))
+            assert code is grpc.StatusCode.DEADLINE_EXCEEDED
+        await until(lambda: len(ended) == len(left_s), "the end of all calls")
+        assert all(0 <= left <= 1 for left in left_s if left is not None)
+        assert None not in left_s
+        before = len(left_s)
         call = stub.Heartbeat(s.HeartbeatRequest())
-        await until(lambda: len(left_s) == 2, "the second call")
+        await until(lambda: len(left_s) > before, "the call without a deadline")
         call.cancel()
-        await until(lambda: len(ended) == 2, "the end of the second call")
+        await until(lambda: len(ended) > before, "the end of the call")
     assert all(isinstance(error, asyncio.CancelledError) for error in ended)
-    assert 0 < left_s[0] <= 0.2
-    assert left_s[1] is None
+    assert left_s[-1] is None
 
 
 async def test_errors_are_those_of_grpcs_own_server(caplog: pytest.LogCaptureFixture) -> None:

@@ -54,6 +54,7 @@ class NativeServer:
         self._front: Any = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None  # has the Unix socket
         self._tasks: dict[int, asyncio.Task[None]] = {}  # by the library's id of the call
+        self._ended: set[int] = set()  # calls that their client or their deadline has ended, while their task runs
         self.port = 0
         self.is_stopping = False
 
@@ -122,6 +123,7 @@ class NativeServer:
         for kind, call_id, method, payload, _, details in events:
             if kind == self._library.EVENT_CANCEL:
                 if (running := self._tasks.get(call_id)) is not None:
+                    self._ended.add(call_id)
                     running.cancel()
             elif self.is_stopping:
                 self._fail(call_id, grpc.StatusCode.UNAVAILABLE, "the server is stopping")
@@ -148,15 +150,17 @@ class NativeServer:
                 answer = await handler.unary_unary(request, context)
                 self._front.respond(call_id, handler.response_serializer(answer))
         except asyncio.CancelledError:
-            self._fail(call_id, grpc.StatusCode.CANCELLED, "the call was cancelled")
+            if call_id not in self._ended:  # the client of an ended call has its status already
+                self._fail(call_id, grpc.StatusCode.CANCELLED, "the call was cancelled")
         except Exception as error:
             logger.exception("a call of %s failed", path)
             self._fail(call_id, grpc.StatusCode.UNKNOWN, f"unexpected {type(error).__name__}: {error}")
         finally:
             self._tasks.pop(call_id, None)
+            self._ended.discard(call_id)
 
     def _fail(self, call_id: int, code: grpc.StatusCode, text: str) -> None:
-        self._front.fail(call_id, code.value[0], text)  # has no effect on a call that has ended
+        self._front.fail(call_id, code.value[0], text)
 
 
 class Context:

@@ -517,7 +517,7 @@ cdef inline bint has_head(
     )
 
 
-cdef int64_t first_strange(
+cdef int64_t find_mismatch(
     const LogFile* files,
     int64_t file_count,
     const int64_t* offsets,
@@ -546,7 +546,7 @@ cdef int64_t first_strange(
     return -1
 
 
-def strange_head(list files not None, offsets, sizes, queue_ids, queue_offsets):
+def first_mismatch(list files not None, offsets, sizes, queue_ids, queue_offsets):
     """Compares the heads of records in a log with what is known of these records.
 
     `files` has the log offset and the bytes of each file.  Returns the number of the first record that is not at its
@@ -575,7 +575,7 @@ def strange_head(list files not None, offsets, sizes, queue_ids, queue_offsets):
             places[number].size = bytes_of_file.count
         if count > MANY:
             with nogil:
-                found = first_strange(
+                found = find_mismatch(
                     places,
                     file_count,
                     <const int64_t*>offset_buffer.data,
@@ -585,7 +585,7 @@ def strange_head(list files not None, offsets, sizes, queue_ids, queue_offsets):
                     count,
                 )
         else:
-            found = first_strange(
+            found = find_mismatch(
                 places,
                 file_count,
                 <const int64_t*>offset_buffer.data,
