@@ -20,10 +20,10 @@ FEW = 64  # for at most this number of slices, slicing is faster than Arrow
 
 
 class NotInLog(Exception):
-    """The log has no such record where a queue entry says; `row` is the number of the first of these records."""
+    """The log does not have a record at the log offset of its queue entry.  `row` is the number of the first one."""
 
     def __init__(self, row: int) -> None:
-        super().__init__(f"record {row}")
+        super().__init__(f"record {row} of those that were to be read is not in the log")
         self.row = row
 
 
@@ -48,10 +48,11 @@ def read_records(
 
 
 def _runs(log: CommitLog, offsets: Positions, sizes: Positions) -> tuple[Positions, list[int], int]:
-    """Joins the records that are neighbours in one file.
+    """Joins records that follow one another in a file of the log to runs.
 
-    Returns an array with two columns, the log offsets at which each run begins and ends, the log offset of each file
-    (which may be named several times), and the number of the first record that cannot be in the log, or -1.
+    Returns three values: an array with two columns, the log offsets at which each run begins and ends; the log offsets
+    at which the runs' files begin, some of them several times; and the number of the first record that cannot be in the
+    log, or -1.
     """
     if kernels.compiled is not None:
         return kernels.compiled.runs(offsets, sizes, log.min_offset, log.end_offset, log.file_size)

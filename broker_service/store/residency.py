@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 _BITS = 20
 BLOCK = 1 << _BITS
-_FEW = 64  # for at most this number of parts of the log, a loop is faster than numpy
+_FEW = 64  # up to this number of parts of the log, a loop in Python is faster than numpy
 
 # When this many blocks were read from the disk, blocks that were written before may be out of memory.  Linux keeps file
 # pages that were used only once in a list that may be as short as a fifteenth of a memory of 24 GiB.

@@ -164,9 +164,10 @@ class NativeServer:
 
 
 class Context:
-    """What the servicer uses of `grpc.aio.ServicerContext` in calls with one request.
+    """Offers the methods of `grpc.aio.ServicerContext` that the servicer calls for a call with one request.
 
-    `details` are the library's: metadata, peer, and the seconds until the deadline or None.
+    `details` is the library's tuple of the metadata, the peer and the seconds until the deadline.  The seconds are None
+    for a call without a deadline.
     """
 
     __slots__ = ("_call_id", "_deadline", "_front", "_library", "_metadata", "_peer", "_serializer")

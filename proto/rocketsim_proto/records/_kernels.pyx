@@ -23,16 +23,6 @@ cdef extern from "_crc32.h" nogil:
     const char* crc32_choose(int way)
     uint32_t crc32_of(const uint8_t* data, size_t size)
 
-cdef extern from *:
-    """
-    #if defined(__GNUC__) || defined(__clang__)
-    #define rocketsim_fetch_early(address) __builtin_prefetch(address)
-    #else
-    #define rocketsim_fetch_early(address) ((void)(address))
-    #endif
-    """
-    void fetch_early "rocketsim_fetch_early"(const void* address) nogil  # into the processor's cache
-
 cdef enum:
     MAGIC = 0xDAA320A7
     MAGIC_V2 = 0xDAA320AB
@@ -53,7 +43,6 @@ cdef enum:
     ENTRY_SIZE = 20  # the size of an entry of a consume queue
     MANY_NAMES = 64  # the most property names in one record; comparing more would take too long
     KNOWN_NAMES = 8  # the property names of a record that are compared with those of the next record
-    AHEAD = 12  # the number of records after which a head is read that was fetched early
     LONG = 1 << 16  # the GIL is released for work on more bytes than this
     MOST_BYTES = 0x7FFFFFFF  # the most bytes in one Arrow array, whose offsets have 32 bits
 
@@ -463,11 +452,12 @@ cdef int64_t join_all(
 
 
 def runs(offsets, sizes, int64_t begin, int64_t end, int64_t file_size):
-    """Joins records that are neighbours in one file of the log, from offset `begin` to `end`.  Reads no record.
+    """Joins records that follow one another in a file of the log to runs.  The log has the bytes from log offset `begin`
+    to `end`.  Reads no record.
 
-    Returns an array with two columns, the log offsets at which each run begins and ends, the log offset of each file
-    (which may be named several times), and the number of the first record that cannot be in the log, or -1.  If there
-    is such a record, the runs and files are those before it.
+    Returns three values: an array with two columns, the log offsets at which each run begins and ends; the log offsets
+    at which the runs' files begin, some of them several times; and the number of the first record that cannot be in the
+    log, or -1.  If there is such a record, the runs and files are those before it.
     """
     import numpy as np
 
@@ -526,7 +516,7 @@ cdef int64_t find_mismatch(
     const int64_t* queue_offsets,
     int64_t count,
 ) noexcept nogil:
-    cdef int64_t row, at, later, number = 0, tries
+    cdef int64_t row, at, number = 0, tries
     for row in range(count):
         tries = 0
         while offsets[row] < files[number].begin or offsets[row] - files[number].begin >= files[number].size:
@@ -537,17 +527,13 @@ cdef int64_t find_mismatch(
         at = offsets[row] - files[number].begin
         if files[number].size - at < HEAD_SIZE:
             return row
-        if row + AHEAD < count:
-            later = offsets[row + AHEAD] - files[number].begin if offsets[row + AHEAD] >= files[number].begin else -1
-            if 0 <= later < files[number].size:
-                fetch_early(files[number].data + later)
         if not has_head(files[number].data + at, sizes[row], queue_ids[row], queue_offsets[row], offsets[row]):
             return row
     return -1
 
 
 def first_mismatch(list files not None, offsets, sizes, queue_ids, queue_offsets):
-    """Compares the heads of records in a log with what is known of these records.
+    """Compares the heads of records in a log with the sizes, queue ids and queue offsets that they should have.
 
     `files` has the log offset and the bytes of each file.  Returns the number of the first record that is not at its
     log offset with its size, queue id and queue offset; -1 if all are.
