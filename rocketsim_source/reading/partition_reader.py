@@ -17,7 +17,7 @@ from rocketsim_client.connection import Connection
 from rocketsim_client.model import MessageQueue
 from rocketsim_source.options.source_options import SourceOptions
 from rocketsim_source.planning.partition import QueueRangesPartition
-from rocketsim_source.python_worker import freeze_loaded_modules, report_missing_codec
+from rocketsim_source.python_worker import prepare_for_next_task, report_missing_codec
 from rocketsim_source.reading.decode import Decoder
 from rocketsim_source.reading.range_fetch import RangeFetch
 from rocketsim_source.source_cluster import ClientCluster, SourceCluster
@@ -65,4 +65,4 @@ def read_partition(
         rows = options.pull_batch_size or batch.num_rows
         for start in range(0, batch.num_rows, rows):
             yield batch.slice(start, rows)
-    freeze_loaded_modules()
+    prepare_for_next_task()

@@ -19,7 +19,7 @@ from rocketsim_client.producer import Producer
 from rocketsim_client.retry import is_worth_sending_again
 from rocketsim_source.options.sink_options import SinkOptions
 from rocketsim_source.partition_numbers import QUEUES, queues_with
-from rocketsim_source.python_worker import freeze_loaded_modules, report_missing_codec
+from rocketsim_source.python_worker import prepare_for_next_task, report_missing_codec
 from rocketsim_source.sink.outgoing import OutgoingRows, RowProblem, outgoing
 from rocketsim_source.sink.row_ids import ColumnIds, OldIds, PlaceIds, RowIds
 from rocketsim_source.sink.writer import Sent, SinkPlan
@@ -49,7 +49,7 @@ def write_rows(plan: SinkPlan, batches: Iterator[pa.RecordBatch]) -> Sent:
         for start in range(0, batch.num_rows, rows):
             sender.send(batch.slice(start, rows))
     sent = sender.finish()
-    freeze_loaded_modules()
+    prepare_for_next_task()
     return sent
 
 

@@ -1,12 +1,16 @@
-"""What tasks do only once for their worker.
+"""What tasks do for their worker.
 
 A worker whose record codec is not compiled says so in its log.  After the first task of a worker, garbage collection
 skips the objects that were loaded until then.  The worker freezes its heap only once and between tasks, because garbage
-of later tasks must still be found.
+of later tasks must still be found.  After each task, the kernel acknowledges at once what the worker receives.
 """
 
 import gc
+import socket
+import sys
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import pyarrow as pa
@@ -83,6 +87,66 @@ def test_the_worker_of_a_write_collects_no_garbage_in_what_was_loaded(
 ) -> None:
     two_writes(monkeypatch, freezes.append)
     assert freezes == ["1 row", "freeze", "1 row"]
+
+
+# --- the socket to the JVM --------------------------------------------------------------------------------------------
+
+
+def acknowledges_at_once(endpoint: socket.socket) -> bool:
+    return bool(endpoint.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK))
+
+
+@pytest.fixture
+def connection() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """The two ends of a connection, the JVM's and the worker's.  The worker has answered the JVM quickly, and so the
+    kernel delays further acknowledgements of the worker.
+    """
+    with (
+        closing(socket.create_server(("127.0.0.1", 0))) as listening,
+        socket.create_connection(listening.getsockname()) as jvm,
+        closing(listening.accept()[0]) as worker,
+    ):
+        answer_quickly(jvm, worker)
+        assert not acknowledges_at_once(worker)
+        yield jvm, worker
+
+
+def answer_quickly(jvm: socket.socket, worker: socket.socket) -> None:
+    """Lets the worker answer the JVM until the kernel takes the connection for one of requests and answers."""
+    for _ in range(10):
+        jvm.sendall(b"a task")
+        assert worker.recv(100) == b"a task"
+        worker.sendall(b"its rows")
+        assert jvm.recv(100) == b"its rows"
+
+
+only_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has TCP_QUICKACK")
+
+
+@only_linux
+@pytest.mark.parametrize("two_tasks", [two_reads, two_writes])
+@pytest.mark.usefixtures("freezes")
+def test_after_a_task_the_kernel_acknowledges_the_next_one_at_once(
+    two_tasks: Callable[..., None], connection: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two_tasks(monkeypatch, lambda rows: None)
+    assert acknowledges_at_once(connection[1])
+
+
+@only_linux
+@pytest.mark.usefixtures("freezes")
+def test_the_last_bytes_of_a_short_task_do_not_delay_the_next_one(
+    connection: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jvm, worker = connection
+    monkeypatch.setattr(python_worker, "LAST_BYTES_S", 3600)
+    python_worker.prepare_for_next_task()
+    answer_quickly(jvm, worker)
+    assert not acknowledges_at_once(worker)
+    (later,) = (one for one in threading.enumerate() if isinstance(one, threading.Timer) and one.interval == 3600)
+    later.cancel()
+    later.function()
+    assert acknowledges_at_once(worker)
 
 
 # --- the codec --------------------------------------------------------------------------------------------------------
