@@ -34,6 +34,21 @@ class Pending(Future[Any]):
     While a sender finishes a future that has no condition, the lock `_making` keeps other threads from making one.
     """
 
+    __slots__ = (
+        "_alarms",
+        "_done_callbacks",
+        "_exception",
+        "_made",
+        "_result",
+        "_state",
+        "_waiters",
+        "by_group",
+        "message",
+        "message_group",
+        "pinned",
+        "queue",
+    )
+
     def __init__(
         self,
         message: Message | OutgoingBatch | None,
@@ -48,8 +63,9 @@ class Pending(Future[Any]):
         self._state = PENDING
         self._result: Any = None
         self._exception: BaseException | None = None
-        self._waiters: list[Any] = []
-        self._done_callbacks: list[Any] = []
+        # Both are lists as soon as the condition is made.
+        self._waiters: Sequence[Any] = ()
+        self._done_callbacks: Sequence[Any] = ()
         self._alarms: list[threading.Lock] | None = None  # each is held until the future is done
         self.message = message
         self.queue = queue
@@ -62,7 +78,10 @@ class Pending(Future[Any]):
         made = self._made
         if made is None:
             with _making:
-                made = self._made = self._made or threading.Condition()
+                made = self._made
+                if made is None:
+                    self._waiters, self._done_callbacks = [], list(self._done_callbacks)
+                    made = self._made = threading.Condition()
         return made
 
     def done(self) -> bool:
@@ -102,7 +121,7 @@ class Pending(Future[Any]):
     def add_done_callback(self, fn: Callable[[Future[Any]], object]) -> None:
         with _making:
             if self._made is None and self._state == PENDING:
-                self._done_callbacks.append(fn)
+                self._done_callbacks = [*self._done_callbacks, fn]
                 return
         super().add_done_callback(fn)
 
