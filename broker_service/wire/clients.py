@@ -7,9 +7,9 @@ once.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Any
 
 import grpc
@@ -222,18 +222,9 @@ class Clients:
         client = self._of(stream.client_id)
         client.streams = (*client.streams, stream)
 
-    @contextmanager
-    def ending(self, stream: ClientStream) -> Iterator[None]:
-        """Removes an opened stream when its call ends.  A cancellation by `ClientStream.close` is no error, and is not
-        raised.
-        """
-        try:
-            yield
-        except asyncio.CancelledError:
-            if not stream.is_closing:
-                raise
-        finally:
-            self.ended(stream)
+    def ending(self, stream: ClientStream) -> "StreamCall":
+        """Returns a context for the stream's call, which removes the opened stream when the call ends."""
+        return StreamCall(self, stream)
 
     def ended(self, stream: ClientStream) -> None:
         if stream.is_open:
@@ -366,3 +357,25 @@ class Clients:
         waiting = [client.until for client in self._clients.values() if client.newest is None]
         if waiting:
             self._sweep_at(max(min(waiting), now + 1.0))
+
+
+class StreamCall:
+    """The context of a stream's call.  A cancellation by `ClientStream.close` is no error, and is not raised.
+
+    A generator with `contextmanager` would take half a KiB more for each idle stream.
+    """
+
+    __slots__ = ("_clients", "_stream")
+
+    def __init__(self, clients: Clients, stream: ClientStream) -> None:
+        self._clients = clients
+        self._stream = stream
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        self._clients.ended(self._stream)
+        return isinstance(error, asyncio.CancelledError) and self._stream.is_closing
