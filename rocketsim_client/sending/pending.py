@@ -64,7 +64,7 @@ class Pending(Future[Any]):
         self._result: Any = None
         self._exception: BaseException | None = None
         # Both are lists as soon as the condition is made.
-        self._waiters: Sequence[Any] = ()
+        self._waiters: Sequence[Any] = ()  # type: ignore[assignment]
         self._done_callbacks: Sequence[Any] = ()
         self._alarms: list[threading.Lock] | None = None  # each is held until the future is done
         self.message = message
