@@ -5,6 +5,8 @@ would be needed, Arrow copies the records into one buffer: a `binary_view` array
 this copy runs in C++.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -27,16 +29,25 @@ class NotInLog(Exception):
         self.row = row
 
 
+class LogRead(NamedTuple):
+    """Records of the log, back to back.  `runs` has the log offsets at which each of the `slices` begins and ends; it
+    is empty if the slices are a copy.
+    """
+
+    slices: list[memoryview]
+    runs: list[tuple[int, int]]
+
+
 def read_records(
     log: CommitLog, offsets: Positions, sizes: Positions, queue_ids: Positions, queue_offsets: Positions
-) -> list[memoryview]:
-    """Returns the bytes of these records back to back.
+) -> LogRead:
+    """Returns the bytes of these records.
 
     Raises NotInLog if the log does not have one of them with its size, queue id and queue offset at its log offset.
     Raises Cold and ReadFailed as `CommitLog.need` does.
     """
     if not len(offsets):
-        return []
+        return LogRead([], [])
     runs, starts, wrong = _runs(log, offsets, sizes)
     if wrong >= 0:
         raise NotInLog(wrong)
@@ -44,7 +55,7 @@ def read_records(
     files = [(start, log.view(start)) for start in sorted(set(starts))]
     if (mismatch := _first_mismatch(files, offsets, sizes, queue_ids, queue_offsets)) >= 0:
         raise NotInLog(mismatch)
-    return _slices(log, files, runs)
+    return _read(log, files, runs)
 
 
 def _runs(log: CommitLog, offsets: Positions, sizes: Positions) -> tuple[Positions, list[int], int]:
@@ -91,12 +102,13 @@ def _first_mismatch(
     return -1 if good.all() else int(good.argmin())
 
 
-def _slices(log: CommitLog, files: list[tuple[int, memoryview]], runs: Positions) -> list[memoryview]:
+def _read(log: CommitLog, files: list[tuple[int, memoryview]], runs: Positions) -> LogRead:
     if len(runs) <= FEW:
-        views, found = dict(files), []
+        views, found = dict(files), LogRead([], [])
         for begin, end in runs.tolist():
             start = log.start_of(begin)
-            found.append(views[start][begin - start : end - start])
+            found.slices.append(views[start][begin - start : end - start])
+            found.runs.append((begin, end))
         return found
     starts = np.array([start for start, _ in files])
     numbers = np.searchsorted(starts, runs[:, 0], side="right") - 1
@@ -107,4 +119,4 @@ def _slices(log: CommitLog, files: list[tuple[int, memoryview]], runs: Positions
     slots[:, 3] = runs[:, 0] - starts[numbers]
     buffers = [None, pa.py_buffer(slots), *(pa.py_buffer(data) for _, data in files)]
     array = pa.Array.from_buffers(pa.binary_view(), len(runs), buffers).cast(pa.binary())
-    return [memoryview(array.buffers()[2])[: int(slots[:, 0].sum())]]
+    return LogRead([memoryview(array.buffers()[2])[: int(slots[:, 0].sum())]], [])

@@ -427,6 +427,16 @@ class CommitLog:
             yield self.path(start), at - start, stop - at
             at = stop
 
+    def send(self, offset: int, size: int, to: int) -> int:
+        """Sends bytes of one file to the socket with the descriptor `to`, as far as the kernel has room for them, and
+        returns the number of these bytes.  Raises BlockingIOError if the kernel has no room.
+
+        The bytes must be in memory, as after `need`.  The kernel does not copy them, so that a receiver sees what is
+        written to them before it reads them.  Therefore only a log that is not cut may be sent in this way.
+        """
+        start = self.start_of(offset)
+        return self._files.send(self._open.handle(self.path(start)), size, offset - start, to)
+
     def age(self) -> None:
         """Forgets which blocks were in memory some seconds ago; called every few seconds."""
         self._residency.age(self.end_offset)

@@ -48,7 +48,8 @@ VERDICTS = {
 }
 
 _METHODS = {
-    Operation.READ: "open map pread pread_cached is_cached read written_parts exists size modified_ms names disk_usage",
+    Operation.READ: "open map pread pread_cached is_cached send read written_parts exists size modified_ms names "
+    "disk_usage",
     Operation.WRITE: "create pwrite preallocate resize make_directory remove remove_tree rename make_private",
     Operation.SYNC: "fdatasync sync_directory",
 }

@@ -173,6 +173,13 @@ class Files:
                 raise
         return os.preadv(handle, [into], offset)
 
+    def send(self, handle: int, size: int, offset: int, to: int) -> int:
+        """Sends bytes of the file to the non-blocking socket with the descriptor `to`, and returns how many it took.
+
+        Raises BlockingIOError if the socket takes none.
+        """
+        return os.sendfile(to, handle, offset, size)
+
     def map(self, handle: int) -> memoryview:
         """Maps the whole file read-only.  The map shows later writes, and is unmapped with its last reference."""
         size = os.fstat(handle).st_size

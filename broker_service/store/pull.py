@@ -163,6 +163,6 @@ def _records(log: CommitLog, queue: ConsumeQueue, queue_offsets: list[int], entr
     offsets, sizes = entries["commit_log_offset"].astype(np.int64), entries["size"].astype(np.int64)
     queue_ids = np.full(len(entries), queue.queue_id)
     try:
-        return b"".join(read_records(log, offsets, sizes, queue_ids, np.array(queue_offsets, np.int64)))
+        return b"".join(read_records(log, offsets, sizes, queue_ids, np.array(queue_offsets, np.int64)).slices)
     except NotInLog as error:
         raise damaged(queue, queue_offsets[error.row]) from None

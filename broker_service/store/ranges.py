@@ -18,7 +18,7 @@ import numpy as np
 from rocketsim_proto.model import GetMessageStatus
 
 from broker_service.errors import StoreCorrupt
-from broker_service.store.batch_read import NotInLog, Positions, read_records
+from broker_service.store.batch_read import LogRead, NotInLog, Positions, read_records
 from broker_service.store.commit_log import CommitLog
 from broker_service.store.consume_queue import ENTRY, ENTRY_SIZE, FILLER_SIZE, ConsumeQueue
 from broker_service.store.residency import Cold
@@ -60,11 +60,13 @@ class RangeAnswer:
 class RangesResult:
     """The answers of a frame, and their records in the same order, back to back.
 
-    `records` may be views of the log, which are valid until the log is cut.
+    `records` may be views of the log, which are valid until the log is cut.  `runs` has the log offsets at which each
+    view begins and ends.  It is empty if `records` are a copy.
     """
 
     answers: list[RangeAnswer]
     records: list[memoryview]
+    runs: list[tuple[int, int]]
     sizes: bytes  # the size of each record, little-endian uint32
     suggest_pull_from_slave: bool
 
@@ -274,14 +276,16 @@ class _Filling:
 
     def result(self, memory: int) -> RangesResult:
         end = self._log.end_offset
+        read = self._records() if self._sizes else LogRead([], [])
         return RangesResult(
             answers=self._answers,
-            records=self._records() if self._sizes else [],
+            records=read.slices,
+            runs=read.runs,
             sizes=b"".join([sizes.astype("<u4").tobytes() for sizes in self._sizes]),
             suggest_pull_from_slave=any(end - cursor.last_examined > memory for cursor, _ in self._examined),
         )
 
-    def _records(self) -> list[memoryview]:
+    def _records(self) -> LogRead:
         """Raises StoreCorrupt if the log has other records at these offsets, since a queue's files are damaged then."""
         taken = np.array([taken for _, taken in self._examined])
         queue_ids = np.repeat([cursor.queue.queue_id for cursor, _ in self._examined], taken)

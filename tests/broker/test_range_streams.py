@@ -3,6 +3,7 @@ many.
 """
 
 import asyncio
+import errno
 import socket
 import sys
 from collections.abc import AsyncIterator, Iterable
@@ -17,7 +18,9 @@ from rocketsim_proto import range_stream
 from rocketsim_proto.range_stream import Kind
 
 from broker_service.errors import ReadFailed
+from broker_service.modes import BrokerRole
 from broker_service.node.node import BrokerNode
+from broker_service.store.files import Files
 from broker_service.store.residency import Cold
 from broker_service.wire.own import range_streams
 from testbed.polling import PATIENCE_S, until
@@ -251,11 +254,12 @@ async def test_more_clients_than_there_may_be_get_their_frames_over_grpc(
 
 @pytest.mark.usefixtures("buffers")
 async def test_a_client_that_stops_reading_gets_what_was_planned_whatever_becomes_of_the_log(tmp_path: Path) -> None:
-    """The client's frame was copied or is in the kernel, so a cut or a deletion of the log neither waits for it nor
-    changes it.
+    """The client's frame was copied or is in the kernel, so a cut of the log neither waits for it nor changes it.  Only
+    a slave cuts its log.
     """
     async with running(tmp_path) as node, connected(node) as connection:
         bodies = await fill(node)
+        node.broker.mastership.role = BrokerRole.SLAVE
         await stalled(node, connection)
         node.store.truncate(0, None)
         _, frame = await next_answer(connection)
@@ -267,6 +271,95 @@ async def test_a_client_that_stops_reading_gets_what_was_planned_whatever_become
         assert {
             segment.count for kind, frame in later if isinstance(frame, pb.PullFrame) for segment in frame.segments
         } == {0}
+
+
+@pytest.mark.usefixtures("buffers")
+async def test_a_client_that_stops_reading_gets_its_frame_although_its_log_file_is_deleted(tmp_path: Path) -> None:
+    async with running(tmp_path, mapped_file_size_commit_log=1 << 20) as node, connected(node) as connection:
+        bodies = await fill(node)
+        await stalled(node, connection)
+        assert len(node.store.log.delete_before(5 << 20)) == 5
+        _, frame = await next_answer(connection)
+        assert isinstance(frame, pb.PullFrame)
+        found = bodies_in(frame.records)
+        assert len(found) > 50
+        assert found == bodies[: len(found)]
+
+
+# --- large pieces of the log ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def sent_uncopied(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Returns a list to which the size of each piece is added that is sent without a copy."""
+    sizes, send = list[int](), Files.send
+
+    def noting(files: Files, *piece: int) -> int:
+        sizes.append(send(files, *piece))
+        return sizes[-1]
+
+    monkeypatch.setattr(Files, "send", noting)
+    return sizes
+
+
+async def bodies_by_stream(node: BrokerNode, connection: socket.socket, pull: pb.PullRangeRequest) -> list[bytes]:
+    await ask(connection, node, pull)
+    *frames, end = await answers(connection)
+    assert end == (Kind.END, None)
+    return [body for _, frame in frames if isinstance(frame, pb.PullFrame) for body in bodies_in(frame.records)]
+
+
+@pytest.mark.usefixtures("buffers")
+@pytest.mark.parametrize("role", [BrokerRole.ASYNC_MASTER, BrokerRole.SLAVE])
+async def test_only_a_master_sends_its_log_without_a_copy(
+    tmp_path: Path, sent_uncopied: list[int], role: BrokerRole
+) -> None:
+    async with running(tmp_path, mapped_file_size_commit_log=1 << 20) as node, connected(node) as connection:
+        bodies = await fill(node)
+        node.broker.mastership.role = role
+        assert await bodies_by_stream(node, connection, ranges(100, max_frame_bytes=3 << 20)) == bodies
+        assert (sum(sent_uncopied) > 100_000) == (role is BrokerRole.ASYNC_MASTER)
+
+
+async def test_small_pieces_of_the_log_are_copied(tmp_path: Path, sent_uncopied: list[int]) -> None:
+    async with running(tmp_path) as node, connected(node) as connection:
+        for number in range(20):
+            await put(node, "t", b"%d" % number * 1000)
+            await put(node, "u", b"between them")
+        found = await bodies_by_stream(node, connection, ranges(20))
+        assert found == [b"%d" % number * 1000 for number in range(20)]
+        assert sent_uncopied == []
+
+
+async def test_a_file_system_that_can_only_copy_serves_the_same_frames(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(errno.EINVAL, "no sendfile here")
+
+    monkeypatch.setattr(Files, "send", refuse)
+    async with running(tmp_path) as node, connected(node) as connection:
+        bodies = await fill(node)
+        assert await bodies_by_stream(node, connection, ranges(100, max_frame_bytes=3 << 20)) == bodies
+
+
+async def test_a_disk_that_fails_in_the_middle_of_a_frame_ends_the_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send = Files.send
+
+    def fail_later(files: Files, handle: int, size: int, offset: int, to: int) -> int:
+        if offset:
+            raise OSError(errno.EIO, "a bad sector")
+        return send(files, handle, min(size, 1000), offset, to)
+
+    monkeypatch.setattr(Files, "send", fail_later)
+    async with running(tmp_path) as node, connected(node) as connection:
+        await fill(node)
+        await ask(connection, node, ranges(100))
+        with pytest.raises(EOFError):
+            await next_answer(connection)
+        await until(lambda: node.range_streams.serving == 0, "the stream to end")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")

@@ -24,6 +24,7 @@ CALLS: dict[str, Callable[[Disk], Any]] = {
     "pread": lambda disk: disk.pread(1, 1, 0),
     "pread_cached": lambda disk: disk.pread_cached(1, 1, 0),
     "is_cached": lambda disk: disk.is_cached(1, 1, 0),
+    "send": lambda disk: disk.send(1, 1, 0, 1),
     "read": lambda disk: disk.read(ROOT),
     "written_parts": lambda disk: disk.written_parts(1, 0, 1),
     "exists": lambda disk: disk.exists(ROOT),

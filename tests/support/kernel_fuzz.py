@@ -229,7 +229,7 @@ def read_back(intact: bytes, data: bytes, chance: random.Random) -> Any:
         entry[at] = chance.choice((entry[at] + 1, 0, 1, -1, LOG_FILE, LOG_BEGIN + len(data) - 40, 2**62, -(2**63)))
     columns = np.array(wanted, np.int64).T.copy()
     try:
-        return b"".join(read_records(cast(Any, LogFiles(data)), *columns))
+        return b"".join(read_records(cast(Any, LogFiles(data)), *columns).slices)
     except NotInLog as error:
         return error.row
 

@@ -392,6 +392,9 @@ class MemoryFiles(Files):
         inode = self._handles[handle][1]
         return offset + size <= len(inode.data) and inode.is_readable(size, offset)
 
+    def send(self, handle: int, size: int, offset: int, to: int) -> int:
+        raise OSError(errno.EINVAL, "the kernel knows no file in memory")
+
     def map(self, handle: int) -> memoryview:
         return memoryview(self._handles[handle][1].data).toreadonly()
 

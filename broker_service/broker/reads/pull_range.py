@@ -54,6 +54,7 @@ class Frame:
     sizes: bytes
     segments: list[Segment]
     suggested_broker_id: int
+    runs: Sequence[tuple[int, int]] = ()  # the log offsets at which each slice begins and ends; empty: it is a copy
 
 
 # After one of these statuses, an incomplete range continues in the next frame.
@@ -162,7 +163,7 @@ class RangePath:
         if last.status not in _GOES_ON or offset >= ranges[index].until_offset:
             index += 1
             offset = ranges[index].from_offset if index < len(ranges) else 0
-        return Frame(found.records, found.sizes, segments, suggestion), index, offset
+        return Frame(found.records, found.sizes, segments, suggestion, found.runs), index, offset
 
     def _within(self, wanted: Range, ends: Mapping[LogEpoch, int]) -> Range:
         """Returns the part of a range that this log has.  The range may have been planned on another master, some of
