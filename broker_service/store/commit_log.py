@@ -66,6 +66,7 @@ class CommitLog:
         self._created_on_disk = 0
         # log offsets that a failed write may have written; they must be zeroed before the next write
         self._dirty: tuple[int, int] | None = None
+        self._was_sent = False  # True if sockets may refer to the log's pages
 
     # --- files ----------------------------------------------------------------------------------------------------
 
@@ -194,6 +195,7 @@ class CommitLog:
         Returns the offset behind the last byte that was not zero.  With `in_doubt`, existing zeros are written again,
         since they may be in the page cache only.
         """
+        assert not self._was_sent, f"{self}: readers may not have read yet what was sent of it without a copy"
         self.end_offset = offset = max(offset, self.min_offset)
         self.delete_after(self.first_spare(offset))
         not_zero = self.zero(offset, self.file_end, in_doubt=in_doubt)
@@ -432,8 +434,9 @@ class CommitLog:
         returns the number of these bytes.  Raises BlockingIOError if the kernel has no room.
 
         The bytes must be in memory, as after `need`.  The kernel does not copy them, so that a receiver sees what is
-        written to them before it reads them.  Therefore only a log that is not cut may be sent in this way.
+        written to them before it reads them.  Therefore the log must not be cut after this call.
         """
+        self._was_sent = True
         start = self.start_of(offset)
         return self._files.send(self._open.handle(self.path(start)), size, offset - start, to)
 

@@ -321,6 +321,14 @@ async def test_only_a_master_sends_its_log_without_a_copy(
         assert (sum(sent_uncopied) > 100_000) == (role is BrokerRole.ASYNC_MASTER)
 
 
+async def test_a_log_that_was_sent_without_a_copy_is_not_cut(tmp_path: Path) -> None:
+    async with running(tmp_path) as node, connected(node) as connection:
+        bodies = await fill(node, count=20)
+        assert await bodies_by_stream(node, connection, ranges(20)) == bodies
+        with pytest.raises(AssertionError, match="without a copy"):
+            node.store.truncate(0, None)
+
+
 async def test_small_pieces_of_the_log_are_copied(tmp_path: Path, sent_uncopied: list[int]) -> None:
     async with running(tmp_path) as node, connected(node) as connection:
         for number in range(20):
@@ -367,6 +375,7 @@ async def test_a_disk_that_fails_in_the_middle_of_a_frame_ends_the_connection(
 async def test_a_client_that_stops_reading_keeps_no_deleted_file_on_the_disk(tmp_path: Path) -> None:
     async with running(tmp_path, mapped_file_size_commit_log=1 << 20) as node, connected(node) as connection:
         await fill(node)
+        node.broker.mastership.role = BrokerRole.SLAVE
         await stalled(node, connection)
         assert len(maps_of(tmp_path / "commitlog")) > 3
         node.store.truncate(0, None)
