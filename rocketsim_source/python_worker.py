@@ -54,7 +54,11 @@ def acknowledge_at_once() -> None:
     answered quickly before.  Thus each task would begin 40 ms late.  Code of a task does not get the socket to the JVM
     from Spark, so the option is set for all sockets of the process, which does no harm to the others.
     """
-    for name in os.listdir("/proc/self/fd"):
+    try:
+        names = os.listdir("/proc/self/fd")
+    except OSError:  # this container has no /proc
+        return
+    for name in names:
         try:
             # This is a copy of the descriptor, so that nothing here can close the process's own one.
             copy = os.dup(int(name))

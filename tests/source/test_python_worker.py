@@ -6,6 +6,7 @@ of later tasks must still be found.  After each task, the kernel acknowledges at
 """
 
 import gc
+import os
 import socket
 import sys
 import threading
@@ -147,6 +148,17 @@ def test_the_last_bytes_of_a_short_task_do_not_delay_the_next_one(
     later.cancel()
     later.function()
     assert acknowledges_at_once(worker)
+
+
+@pytest.mark.usefixtures("freezes")
+def test_a_task_does_not_fail_if_the_worker_cannot_find_its_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(path: str) -> list[str]:
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(os, "listdir", missing)
+    noted = list[str]()
+    two_reads(monkeypatch, noted.append)
+    assert noted == ["10 rows"] * 4
 
 
 # --- the codec --------------------------------------------------------------------------------------------------------
