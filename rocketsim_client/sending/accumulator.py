@@ -27,9 +27,6 @@ class Kind(IntEnum):
     ALONE = 5  # delayed messages, which RocketMQ takes in no batch
     COLUMNS = 6  # Arrow columns, which are a batch already
 
-    # Each accepted message looks for its lane by its kind, and the hash of an Enum is a Python function.
-    __hash__ = int.__hash__
-
 
 LEAVES_WHEN_IDLE = frozenset({Kind.SYNC, Kind.ORDERED})
 PART_FULL_IN_FLIGHT = 2  # a lane with this many batches under way sends only full batches
