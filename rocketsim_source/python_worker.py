@@ -1,4 +1,4 @@
-"""What a task does for its executor's Python worker, which Spark forks and which runs one task after another."""
+"""Prepares an executor's Python worker for its tasks.  Spark forks the worker, which runs one task after another."""
 
 import gc
 import logging

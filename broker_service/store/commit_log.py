@@ -189,13 +189,17 @@ class CommitLog:
             start = self.start_of(self.end_offset)
             self._files.pwrite(self._write_handle(start), b"\0", self.end_offset - start)
 
+    def check_not_sent(self) -> None:
+        """Stops a cut of a log whose pages readers may still have to read, before the cut has changed anything."""
+        assert not self._was_sent, f"{self}: readers may not have read yet what was sent of it without a copy"
+
     def cut(self, offset: int, *, in_doubt: bool = False) -> int:
         """Makes `offset` the end of the log and zeroes, on disk, everything behind it.
 
         Returns the offset behind the last byte that was not zero.  With `in_doubt`, existing zeros are written again,
-        since they may be in the page cache only.
+        since they may be in the page cache only.  A log that serves readers calls
+        `check_not_sent` first.
         """
-        assert not self._was_sent, f"{self}: readers may not have read yet what was sent of it without a copy"
         self.end_offset = offset = max(offset, self.min_offset)
         self.delete_after(self.first_spare(offset))
         not_zero = self.zero(offset, self.file_end, in_doubt=in_doubt)

@@ -77,6 +77,7 @@ class Cuts:
             end = self._log.end_offset
             if offset >= end:
                 return 0
+            self._log.check_not_sent()
             if keep_in is not None:
                 self._keep(max(offset, self._log.min_offset), end, keep_in)
             ends = self._queues.ends_at(max(offset, self._log.min_offset))
@@ -117,6 +118,7 @@ class Cuts:
         """
         with self._durability.lock:
             self._disk.check()
+            self._log.check_not_sent()
             before = self._log.min_offset
             self._writer.partial.clear()
             self._durability.void_requests()

@@ -327,6 +327,10 @@ async def test_a_log_that_was_sent_without_a_copy_is_not_cut(tmp_path: Path) -> 
         assert await bodies_by_stream(node, connection, ranges(20)) == bodies
         with pytest.raises(AssertionError, match="without a copy"):
             node.store.truncate(0, None)
+        with pytest.raises(AssertionError, match="without a copy"):
+            node.store.start_over(0, [])
+        async with connected(node) as another:  # the refused cuts have changed nothing
+            assert await bodies_by_stream(node, another, ranges(20)) == bodies
 
 
 async def test_small_pieces_of_the_log_are_copied(tmp_path: Path, sent_uncopied: list[int]) -> None:

@@ -99,7 +99,7 @@ def acknowledges_at_once(endpoint: socket.socket) -> bool:
 
 @pytest.fixture
 def connection() -> Iterator[tuple[socket.socket, socket.socket]]:
-    """The two ends of a connection, the JVM's and the worker's.  The worker has answered the JVM quickly, and so the
+    """Yields the JVM's end and the worker's end of a connection.  The worker has answered the JVM quickly, so that the
     kernel delays further acknowledgements of the worker.
     """
     with (
