@@ -930,28 +930,32 @@ def field(data, starts, int64_t at, int64_t size):
     return column if fits else None
 
 
-cdef bint copy_all(const Slice* slices, int64_t count, uint8_t* p) noexcept nogil:
-    """Copies the slices back to back.  Returns True if all bytes are ASCII."""
-    cdef uint8_t* begin = p
-    cdef uint64_t eight, together = 0
+cdef void copy_all(const Slice* slices, int64_t count, uint8_t* p) noexcept nogil:
+    """Copies the slices back to back."""
     cdef int64_t row
     for row in range(count):
         memcpy(p, slices[row].data, <size_t>slices[row].size)
         p += slices[row].size
-    while p - begin >= 8:
-        memcpy(&eight, begin, 8)
+
+
+cdef bint is_ascii(const uint8_t* p, int64_t size) noexcept nogil:
+    cdef const uint8_t* end = p + size
+    cdef uint64_t eight, together = 0
+    while end - p >= 8:
+        memcpy(&eight, p, 8)
         together |= eight
-        begin += 8
-    while begin < p:
-        together |= begin[0]
-        begin += 1
+        p += 8
+    while p < end:
+        together |= p[0]
+        p += 1
     return together & <uint64_t>0x8080808080808080 == 0
 
 
-cdef column_of(Slices pieces, int64_t count):
+cdef column_of(Slices pieces, int64_t count, bint text=True):
     """Copies the first `count` pieces into an Arrow array's memory.
 
-    Returns the array's offsets, bytes and validity bits (None if no piece is empty), and True if all bytes are ASCII.
+    Returns the array's offsets, bytes and validity bits (None if no piece is empty), and True if the pieces are text
+    and all bytes are ASCII.
     """
     import numpy as np
 
@@ -972,9 +976,11 @@ cdef column_of(Slices pieces, int64_t count):
     cdef bint plain
     if total > LONG:
         with nogil:
-            plain = copy_all(pieces.items, count, p)
+            copy_all(pieces.items, count, p)
+            plain = text and is_ascii(p, total)
     else:
-        plain = copy_all(pieces.items, count, p)
+        copy_all(pieces.items, count, p)
+        plain = text and is_ascii(p, total)
     if not empty:
         return offsets, data, None, plain
     bits = np.zeros((count + 7) // 8, np.uint8)
@@ -991,7 +997,7 @@ def gather(data, starts, sizes):
     Raises ValueError for a slice that is not inside `data`.
     """
     cdef Slices slices = Slices((data, starts, sizes))
-    return column_of(slices, slices.count)[:2]
+    return column_of(slices, slices.count, text=False)[:2]
 
 
 cdef inline Slice value_of(const Slice* properties, const char* name, int64_t name_size) noexcept nogil:
