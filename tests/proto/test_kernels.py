@@ -67,12 +67,23 @@ def test_a_field_has_the_values_and_the_type_that_it_has_in_python(name, host):
     for start in starts.tolist():
         for at in (*range(8, 36), *range(40, 48), *range(56, 64), *range(72, 84)):  # all but lengths, flags and hosts
             frame[start + at] = chance.integers(256)
-    found = {}
+    found = []
     for way in (compiled, None):
         with kernel_fuzz.using(way):
-            found[way] = getattr(Records.walk(bytes(frame)), name)
-    assert found[compiled].tolist() == found[None].tolist()
-    assert found[compiled].dtype == found[None].dtype
+            records = Records.walk(bytes(frame))
+            found += [getattr(records, name), getattr(records[0:4], name)]  # a part reads its fields itself
+    assert all(column.tolist() == found[-1].tolist() for column in found)
+    assert {column.dtype for column in found} == {found[-1].dtype}
+
+
+def test_a_stamp_changes_the_fields_that_a_walk_has_read():
+    frame = bytearray(record.encode(Record("t", b"body")) * 3)
+    records = Records.walk(frame)
+    assert records.store_timestamp.tolist() == records.queue_offset.tolist() == [0, 0, 0]
+    assert compiled.stamp(records.data, records.starts, 0, {0: 7}, 5, bytes(8))
+    records.forget_stamp()
+    assert records.store_timestamp.tolist() == [5, 5, 5]
+    assert records.queue_offset.tolist() == [7, 8, 9]
 
 
 @pytest.mark.parametrize("start", [-1, -91, 1, 5, 2**62, -(2**63)])

@@ -19,6 +19,9 @@ from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy, memset
 
+cdef extern from *:
+    void prefetch "__builtin_prefetch"(const void* at) noexcept nogil
+
 cdef extern from "_crc32.h" nogil:
     const char* crc32_choose(int way)
     uint32_t crc32_of(const uint8_t* data, size_t size)
@@ -43,10 +46,13 @@ cdef enum:
     ENTRY_SIZE = 20  # the size of an entry of a consume queue
     MANY_NAMES = 64  # the most property names in one record; comparing more would take too long
     KNOWN_NAMES = 8  # the property names of a record that are compared with those of the next record
+    AHEAD = 8  # the processor fetches heads of records this number of records ahead, if it knows where they begin
+    PLACES = 8  # columns of a table for the places of records and of their parts
+    HEADS = 7  # further columns for fields of records
     LONG = 1 << 16  # the GIL is released for work on more bytes than this
     MOST_BYTES = 0x7FFFFFFF  # the most bytes in one Arrow array, whose offsets have 32 bits
 
-VERSION = 7  # as in `kernels.py`
+VERSION = 8  # as in `kernels.py`
 cdef uint32_t MASK = 0x7FFFFFFF  # RocketMQ stores CRC-32 without its top bit
 cdef int64_t MANY = LONG // MIN_SIZE  # the GIL is released for work on the heads of more records than this
 
@@ -257,6 +263,20 @@ cdef inline void keep(int64_t* table, int64_t room, int64_t row, Place* place) n
     table[7 * room + row] = place.properties_size
 
 
+cdef inline void keep_head(
+    int64_t* table, int64_t room, int64_t row, const uint8_t* p, const Place* place
+) noexcept nogil:
+    """Keeps fields of the record at `p` behind the columns of `keep`."""
+    cdef int64_t born_host_size = 8 + V6_MORE * (be32(p + 36) & BORN_HOST_V6 != 0)
+    table[PLACES * room + row] = <int32_t>be32(p + 12)  # queue id
+    table[(PLACES + 1) * room + row] = <int32_t>be32(p + 16)  # flag
+    table[(PLACES + 2) * room + row] = <int64_t>be64(p + 20)  # queue offset
+    table[(PLACES + 3) * room + row] = <int32_t>be32(p + 36)  # sys flag
+    table[(PLACES + 4) * room + row] = <int64_t>be64(p + 40)  # born timestamp
+    table[(PLACES + 5) * room + row] = <int64_t>be64(p + 48 + born_host_size)  # store timestamp
+    table[(PLACES + 6) * room + row] = <int32_t>be32(p + place.body - place.start - 16)  # reconsume times
+
+
 cdef inline bint in_its_place(const uint8_t* data, const Place* place, int64_t log_offset) noexcept nogil:
     """Returns True if a log record has this log offset, belongs to a queue, and has a topic of allowed letters."""
     cdef const uint8_t* p = data + place.start
@@ -296,6 +316,7 @@ cdef int64_t walk_all(
     int64_t end,
     const int64_t* sizes,
     bint crc,
+    bint heads,
     int64_t log_offset,
     int64_t strict_from,
     int64_t* table,
@@ -308,6 +329,11 @@ cdef int64_t walk_all(
     """
     cdef Place place
     cdef int64_t at = 0, row = 0
+    cdef uint64_t ahead = 0  # where the record `AHEAD` rows further on begins, if the sizes are right
+    if sizes != NULL:
+        for row in range(min(room, AHEAD)):
+            ahead += <uint64_t>sizes[row]
+        row = 0
     while row < room and located(data, at, end, &place):
         if sizes != NULL and sizes[row] != place.size:
             break
@@ -318,17 +344,26 @@ cdef int64_t walk_all(
                 break
             if log_offset + at >= strict_from and lacks_sector(data, &place, log_offset):
                 break
+        if sizes != NULL and row + AHEAD < room and 64 <= ahead < <uint64_t>end:
+            prefetch(data + ahead - 64)
+            prefetch(data + ahead)
+            prefetch(data + ahead + 64)
+            ahead += <uint64_t>sizes[row + AHEAD]
         keep(table, room, row, &place)
+        if heads:
+            keep_head(table, room, row, data + at, &place)
         at += place.size
         row += 1
     return row
 
 
-cdef columns_of(Buffer source, Buffer sizes, int64_t room, bint crc, int64_t log_offset, int64_t strict_from):
+cdef columns_of(
+    Buffer source, Buffer sizes, int64_t room, bint crc, bint heads, int64_t log_offset, int64_t strict_from
+):
     """Returns the columns that `walk_all` has filled for at most `room` records, and where the last record ends."""
     import numpy as np
 
-    table = np.empty((8, room), np.int64)
+    table = np.empty((PLACES + HEADS * heads, room), np.int64)
     cdef Buffer places = Buffer(table, 8, True)
     cdef const uint8_t* first = <const uint8_t*>source.data
     cdef const int64_t* announced = NULL
@@ -338,19 +373,21 @@ cdef columns_of(Buffer source, Buffer sizes, int64_t room, bint crc, int64_t log
         announced = <const int64_t*>sizes.data
     if source.count > LONG:
         with nogil:
-            found = walk_all(first, source.count, announced, crc, log_offset, strict_from, columns, room)
+            found = walk_all(first, source.count, announced, crc, heads, log_offset, strict_from, columns, room)
     else:
-        found = walk_all(first, source.count, announced, crc, log_offset, strict_from, columns, room)
+        found = walk_all(first, source.count, announced, crc, heads, log_offset, strict_from, columns, room)
     if found:
         end = columns[found - 1] + columns[room + found - 1]
     return (table if found == room else table[:, :found].copy()), end
 
 
-def walk(data, sizes=None, int64_t count=-1, bint crc=False):
+def walk(data, sizes=None, int64_t count=-1, bint crc=False, bint heads=False):
     """Locates the records that fill `data` exactly, one behind the other, and compares sizes, count and checksums.
 
-    Returns eight int64 columns: start and size of the record, its body, its topic and its properties.  Returns None if
-    a length, magic number or checksum is wrong, or if sizes or count differ from the announced ones.
+    Returns eight int64 columns: start and size of the record, its body, its topic and its properties.  With `heads`
+    seven more columns follow: queue id, flag, queue offset, sys flag, born timestamp, store timestamp and reconsume
+    times.  Returns None if a length, magic number or checksum is wrong, or if sizes or count differ from the announced
+    ones.
     """
     cdef Buffer source = Buffer(data, 1), announced = None
     cdef int64_t room = source.count // MIN_SIZE, end
@@ -363,7 +400,7 @@ def walk(data, sizes=None, int64_t count=-1, bint crc=False):
         return None
     if count >= 0:
         room = count
-    table, end = columns_of(source, announced, room, crc, -1, 0)
+    table, end = columns_of(source, announced, room, crc, heads, -1, 0)
     return table if end == source.count and (count < 0 or table.shape[1] == count) else None
 
 
@@ -381,7 +418,7 @@ def scan(data, int64_t log_offset, bint crc, int64_t strict_from):
     cdef int64_t room = source.count // MIN_SIZE
     if log_offset < 0 or log_offset > INT64_MAX - source.count:
         room = 0
-    return columns_of(source, None, room, crc, log_offset, strict_from)
+    return columns_of(source, None, room, crc, False, log_offset, strict_from)
 
 
 cdef int64_t place_all(

@@ -46,7 +46,7 @@ class Records:
     wrong.
     """
 
-    _found: Positions  # the positions of bodies, topics and properties, if a compiled function has found them
+    _found: Positions  # the columns that a compiled function has found, in the order of `kernels.Columns`
 
     def __init__(self, data: Bytes, starts: Positions, sizes: Positions) -> None:
         self.data = data
@@ -69,7 +69,7 @@ class Records:
         elif sizes is not None:
             sizes = np.ascontiguousarray(sizes, np.int64)
         if kernels.compiled is not None:
-            found = kernels.compiled.walk(data, sizes, -1 if count is None else count)
+            found = kernels.compiled.walk(data, sizes, -1 if count is None else count, heads=True)
             if found is not None:
                 return cls.at(data, found)
         if sizes is None:
@@ -116,6 +116,10 @@ class Records:
         return parts
 
     def _field(self, name: str, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+        found: Positions | None = self.__dict__.get("_found")
+        if found is not None and len(found) > kernels.PLACES and name in kernels.HEADS:
+            read: npt.NDArray[Any] = found[kernels.PLACES + kernels.HEADS.index(name)]
+            return read.astype(dtype, copy=False)
         if kernels.compiled is not None:
             form, at = FIELDS[name]
             column = kernels.compiled.field(self.data, np.ascontiguousarray(self.starts), at, form.itemsize)
@@ -183,7 +187,7 @@ class Records:
         record is named.
         """
         if "_found" in self.__dict__:
-            return tuple(self._found[2:])
+            return tuple(self._found[2 : kernels.PLACES])
         if kernels.compiled is not None:
             starts, sizes = np.ascontiguousarray(self.starts), np.ascontiguousarray(self.sizes)
             if (found := kernels.compiled.places(self.data, starts, sizes)) is not None:
@@ -334,6 +338,10 @@ class Records:
         A body that is larger than `most_bytes` is a piece of its own.  At most one body is uncompressed in advance.
         Raises RecordError for a body that cannot be uncompressed, or is larger than `max_size` once it is uncompressed.
         """
+        compressed = np.flatnonzero(self.sys_flag & SYS_FLAG_COMPRESSED).tolist()
+        if len(self) and not compressed and int(self.body_size.sum()) <= most_bytes:
+            yield slice(0, len(self)), self.bodies()
+            return
         sizes = self.body_size.copy()
         stored_before = np.cumsum(sizes) - sizes
         unpacked: dict[int, bytes] = {}
@@ -353,7 +361,7 @@ class Records:
                 start, before = end, int(ends[end - first - 1])
             size = int(ends[-1]) - before
 
-        for row in np.flatnonzero(self.sys_flag & SYS_FLAG_COMPRESSED).tolist():
+        for row in compressed:
             unpacked[row] = self._unpacked(row, max_size)
             sizes[row] = len(unpacked[row])
             size += int(stored_before[row] - stored_before[known]) + len(unpacked[row])
@@ -489,7 +497,9 @@ class Records:
         self.forget_stamp()
 
     def forget_stamp(self) -> None:
-        """Forgets the cached columns that a stamp has changed."""
+        """Forgets the columns that a stamp has changed."""
+        if "_found" in self.__dict__:
+            self._found = self._found[: kernels.PLACES]
         for column in ("_heads", "queue_offset", "commit_log_offset", "store_timestamp"):
             self.__dict__.pop(column, None)
 

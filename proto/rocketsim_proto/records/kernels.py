@@ -18,11 +18,13 @@ if TYPE_CHECKING:
 ADVICE = "install the wheel for this Python, or install gcc and Python's headers and then the checkout"
 
 _VARIABLE = "ROCKETSIM_KERNELS"
-_VERSION = 7  # version of the functions' arguments and results; a compiled module of another version is not used
+_VERSION = 8  # version of the functions' arguments and results; a compiled module of another version is not used
 
 # An array of eight rows, with one column for each record: start and size of the record, of its body, of its topic and
-# of its properties.
+# of its properties.  `walk` can add rows for the fields in HEADS.
 Columns: TypeAlias = "npt.NDArray[np.int64]"
+PLACES = 8
+HEADS = "queue_id", "flag", "queue_offset", "sys_flag", "born_timestamp", "store_timestamp", "reconsume_times"
 # The parts of an Arrow array of texts: offsets, bytes, validity bits (None without nulls), and True if all bytes are
 # ASCII.
 Column: TypeAlias = tuple[Any, Any, Any, bool]
@@ -33,7 +35,9 @@ class Kernels(Protocol):
 
     def choose_crc(self, way: int = 2) -> str: ...
     def crc32(self, data: Any) -> int: ...
-    def walk(self, data: Any, sizes: Any = None, count: int = -1, crc: bool = False) -> "Columns | None": ...
+    def walk(
+        self, data: Any, sizes: Any = None, count: int = -1, crc: bool = False, heads: bool = False
+    ) -> "Columns | None": ...
     def scan(self, data: Any, log_offset: int, crc: bool, strict_from: int) -> "tuple[Columns, int]": ...
     def places(self, data: Any, starts: Any, sizes: Any) -> "Columns | None": ...
     def runs(
