@@ -50,17 +50,19 @@ def client_of(context: Context, client_id: str) -> str:
 class ClientStream:
     """A stream on which the broker sends commands to one client.  `question` makes the command that asks how a
     transaction ends.
+
+    As a context, an open stream ends when its call ends.  A cancellation by `close` is no error, and is not raised.
     """
 
     __slots__ = (  # slots save memory, because ten thousand streams may be idle
         *("_commands", "_context", "_has_begun", "_is_stuck", "_task", "_was_read", "_writers", "_writing"),
-        *("client_id", "is_closing", "is_open", "question"),
+        *("client_id", "is_closing", "open_in", "question"),
     )
 
     def __init__(self, client_id: str, context: Context, question: Callable[[Check], Message]) -> None:
         self.client_id = client_id
         self.question = question
-        self.is_open = False
+        self.open_in: Clients | None = None  # None before the stream is opened, and after it has ended
         self.is_closing = False
         self._context = context
         self._has_begun = False  # True once a message was written
@@ -73,6 +75,16 @@ class ClientStream:
         self._commands: Mapping[asyncio.Task[None], int] = _NONE  # the task that writes a command -> its size in bytes
         self._was_read: asyncio.Event | None = None  # set when a command was read; created by the first waiter
         self._is_stuck = False
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if self.open_in is not None:
+            self.open_in.ended(self)
+        return isinstance(error, asyncio.CancelledError) and self.is_closing
 
     async def write(self, command: Message) -> None:
         """Writes a command to the stream.  Calls of other clients must not await a write, because a write waits as long
@@ -205,7 +217,7 @@ class Clients:
             self._sweep_at(client.until)
 
     def opened(self, stream: ClientStream) -> None:
-        """Adds a stream.  The caller must call `ended` when the stream ends.
+        """Adds a stream.  The caller must use the stream as a context, or call `ended` when the stream ends.
 
         If the client has too many streams, its oldest stream is ended.  Raises SystemBusy if all clients together have
         too many streams.
@@ -217,18 +229,14 @@ class Clients:
             oldest.close()
         if self.stream_count >= MAX_STREAMS:
             raise SystemBusy(f"{self.stream_count} streams of clients are open already; connect again in a moment")
-        stream.is_open = True
+        stream.open_in = self
         self.stream_count += 1
         client = self._of(stream.client_id)
         client.streams = (*client.streams, stream)
 
-    def ending(self, stream: ClientStream) -> "StreamCall":
-        """Returns a context for the stream's call, which removes the opened stream when the call ends."""
-        return StreamCall(self, stream)
-
     def ended(self, stream: ClientStream) -> None:
-        if stream.is_open:
-            stream.is_open = False
+        if stream.open_in is not None:
+            stream.open_in = None
             self.stream_count -= 1
         stream.drop_commands()
         client = self._clients.get(stream.client_id)
@@ -357,25 +365,3 @@ class Clients:
         waiting = [client.until for client in self._clients.values() if client.newest is None]
         if waiting:
             self._sweep_at(max(min(waiting), now + 1.0))
-
-
-class StreamCall:
-    """The context of a stream's call.  A cancellation by `ClientStream.close` is no error, and is not raised.
-
-    A generator with `contextmanager` would take half a KiB more for each idle stream.
-    """
-
-    __slots__ = ("_clients", "_stream")
-
-    def __init__(self, clients: Clients, stream: ClientStream) -> None:
-        self._clients = clients
-        self._stream = stream
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
-        self._clients.ended(self._stream)
-        return isinstance(error, asyncio.CancelledError) and self._stream.is_closing

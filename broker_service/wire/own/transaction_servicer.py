@@ -65,7 +65,7 @@ class TransactionServicer(transactions_pb2_grpc.TransactionsServicer):
         until = self._broker.clock() + longest_wait_s(context)
         for topic in request.topics:
             self._clients.publishes(stream.client_id, topic)
-        with self._clients.ending(stream):
+        with stream:
             # This loop polls the broker's role, because no event tells when a broker stops being the master.
             while self._is_master and (left_s := until - self._broker.clock()) > 0:  # noqa: ASYNC110
                 await asyncio.sleep(min(left_s, MASTER_CHECK_S))

@@ -59,6 +59,7 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
         self._clients = clients
         self._receiving = receiving
         self._transactions = transactions
+        self._question = transactions.question  # one bound method, which all streams share
         self._unsent = Unsent()
 
     # --- where the queues are ---------------------------------------------------------------------------------------
@@ -104,12 +105,12 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
     async def Telemetry(self, request_iterator: AsyncIterator[pb.TelemetryCommand], context: Context) -> None:
         """Exchanges settings and commands with a client, until the client ends the stream."""
         try:
-            stream = ClientStream(client_id_of(context), context, self._transactions.question)
+            stream = ClientStream(client_id_of(context), context, self._question)
             self._clients.opened(stream)
         except RocketSimError as error:
             await context.write(pb.TelemetryCommand(status=status_of(error)))
             return
-        with self._clients.ending(stream):
+        with stream:
             # Unlike `request_iterator`, `context.read` keeps no command in memory while the stream is idle.
             while (command := await context.read()) is not grpc.aio.EOF:
                 if command.WhichOneof("command") == "settings":
