@@ -20,8 +20,8 @@ ADVICE = "install the wheel for this Python, or install gcc and Python's headers
 _VARIABLE = "ROCKETSIM_KERNELS"
 _VERSION = 8  # version of the functions' arguments and results; a compiled module of another version is not used
 
-# An array of eight rows, with one column for each record: start and size of the record, of its body, of its topic and
-# of its properties.  `walk` can add rows for the fields in HEADS.
+# An array of PLACES rows, with one column for each record: start and size of the record, of its body, of its topic and
+# of its properties.  `walk` can add a row for each field in HEADS.
 Columns: TypeAlias = "npt.NDArray[np.int64]"
 PLACES = 8
 HEADS = "queue_id", "flag", "queue_offset", "sys_flag", "born_timestamp", "store_timestamp", "reconsume_times"
