@@ -51,7 +51,8 @@ class ClientStream:
     """A stream on which the broker sends commands to one client.  `question` makes the command that asks how a
     transaction ends.
 
-    As a context, an open stream ends when its call ends.  A cancellation by `close` is no error, and is not raised.
+    A `with` statement around the stream's call ends the stream when the call ends.  A cancellation by `close` is no
+    error, and is not raised.
     """
 
     __slots__ = (  # slots save memory, because ten thousand streams may be idle
@@ -217,7 +218,7 @@ class Clients:
             self._sweep_at(client.until)
 
     def opened(self, stream: ClientStream) -> None:
-        """Adds a stream.  The caller must use the stream as a context, or call `ended` when the stream ends.
+        """Adds a stream.  The caller must use the stream in a `with` statement, or call `ended`.
 
         If the client has too many streams, its oldest stream is ended.  Raises SystemBusy if all clients together have
         too many streams.

@@ -46,7 +46,7 @@ cdef enum:
     ENTRY_SIZE = 20  # the size of an entry of a consume queue
     MANY_NAMES = 64  # the most property names in one record; comparing more would take too long
     KNOWN_NAMES = 8  # the property names of a record that are compared with those of the next record
-    AHEAD = 8  # the processor fetches heads of records this number of records ahead, if it knows where they begin
+    AHEAD = 8  # heads of records are prefetched this number of records in advance, if the sizes are announced
     PLACES = 8  # columns of a table for the places of records and of their parts
     HEADS = 7  # further columns for fields of records
     LONG = 1 << 16  # the GIL is released for work on more bytes than this
