@@ -380,6 +380,10 @@ def run(count: int, seed: int, compiled: kernels.Kernels, whole_every: int = 1) 
         same_in_both(lambda chance, data=data: (columns(data), stamped(data, chance)), chance, compiled,
                      f"seed {seed}, frame {number}: {data.hex()}")  # fmt: skip
         compiled.walk(exact, np.array([chance.choice(SIZES), len(exact)], np.int64))
+        if (found := compiled.walk(exact, heads=True)) is not None and found.size:
+            sizes = found[1].copy()
+            sizes[chance.randrange(len(sizes))] = chance.choice((*SIZES, -1, 2**63 - 1))
+            compiled.walk(exact, sizes, heads=True)
         compiled.locate(exact, chance.choice((0, 1, len(exact) - 91, -1, 2**62)))
         compiled.places(exact, np.array([chance.choice((0, 1, -5, len(exact)))]), np.array([chance.choice(SIZES)]))
         reached(compiled, exact, chance)
