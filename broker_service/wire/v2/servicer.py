@@ -59,7 +59,7 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
         self._clients = clients
         self._receiving = receiving
         self._transactions = transactions
-        self._question = transactions.question  # one bound method, which all streams share
+        self._question = transactions.question  # bound once, because a bound method for each stream takes memory
         self._unsent = Unsent()
 
     # --- where the queues are ---------------------------------------------------------------------------------------

@@ -339,6 +339,7 @@ class Records:
         Raises RecordError for a body that cannot be uncompressed, or is larger than `max_size` once it is uncompressed.
         """
         compressed = np.flatnonzero(self.sys_flag & SYS_FLAG_COMPRESSED).tolist()
+        # In the usual case all bodies are one piece, and are gathered without the arithmetic that follows.
         if len(self) and not compressed and int(self.body_size.sum()) <= most_bytes:
             yield slice(0, len(self)), self.bodies()
             return
