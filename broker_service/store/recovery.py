@@ -19,6 +19,8 @@ may have failed, and the kernel may then have marked their pages clean, so that 
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -115,9 +117,12 @@ def recover(
         done.scanned_from = scan_from
         flushed_to = max(flushed.offset if flushed else check_from, log.min_offset)
         scan = LogScan(log, scan_from, check_from=check_from, strict_from=flushed_to if flushed else log.file_end)
-        _fill(queues, scan, scan if clean else _written_again(log, scan, flushed_to), delay_levels_ms, done)
-        _expect(log, scan, flushed_to)
-        _cut(log, scan, flushed_to, done)
+        with _in_doubt(log, scan, flushed_to):
+            with ThreadPoolExecutor(1, "recovery") as thread:
+                found = scan if clean else _written_again(log, scan, flushed_to, thread)
+                _fill(queues, scan, found, delay_levels_ms, done)
+            _expect(log, scan, flushed_to)
+            _cut(log, scan, flushed_to, done)
     done.shortened_queues = [key for key in queues.truncate(log.end_offset) if key not in done.rebuilt_queues]
     queues.trim(log.min_offset)
     queues.resume_offsets()
@@ -148,13 +153,18 @@ def newest_stored_ms(log: CommitLog, queues: QueueTable) -> int:
         return 0
 
 
-def _written_again(log: CommitLog, scan: LogScan, begin: int) -> Iterator[tuple[int, Records]]:
+def _written_again(
+    log: CommitLog, scan: LogScan, begin: int, thread: ThreadPoolExecutor
+) -> Iterator[tuple[int, Records]]:
     """Yields the records of the scan, and writes those from `begin` on once more in their places.
 
     After a failed sync, the kernel may have marked the pages of these records clean.  Writing the pages makes them
-    dirty, so that the sync of `_cut` brings them to disk.  Nothing is lost if this start fails, too: the file still has
-    the same bytes, and they do not count as flushed before recovery has ended.
+    dirty, so that the sync of `_cut` brings them to disk.  To leave little for that sync, `thread` syncs each file when
+    the scan is past it.  Nothing is lost if this start fails, too: the file still has the same bytes, and they do not
+    count as flushed before recovery has ended.
     """
+    synced = begin
+    syncs: list[Future[None]] = []
     for offset, records in scan:
         data = records.view_bytes()
         end = offset + len(data)
@@ -164,8 +174,13 @@ def _written_again(log: CommitLog, scan: LogScan, begin: int) -> Iterator[tuple[
             first = max(begin, offset)
             _write_again(log, first, data[first - offset :])
             begin = end
+            if (start := log.start_of(begin)) > synced:
+                syncs.append(thread.submit(log.sync, synced, start))
+                synced = start
         yield offset, records
     _write_range_again(log, begin, scan.end_offset)
+    for sync in syncs:
+        sync.result()
 
 
 def _write_again(log: CommitLog, offset: int, data: Buffer) -> None:
@@ -266,6 +281,20 @@ def _expect(log: CommitLog, scan: LogScan, flushed: int) -> None:
         )
 
 
+@contextmanager
+def _in_doubt(log: CommitLog, scan: LogScan, flushed: int) -> Iterator[None]:
+    """A context for the syncs of recovery: a failed one tells which records may not be on disk."""
+    try:
+        yield
+    except FlushFailed as error:
+        end = scan.end_offset
+        path = log.path(log.start_of(min(flushed, end)))
+        raise FlushFailed(
+            f"{path}: the records from log offset {min(flushed, end)} to {end} are in doubt after an unclean stop, and "
+            f"could not be synced now: {error}; {_ANOTHER_DISK}"
+        ) from error
+
+
 def _cut(log: CommitLog, scan: LogScan, flushed: int, done: Recovery) -> None:
     """Sets the log's end; zeroes everything behind it, and syncs the log."""
     end = scan.end_offset
@@ -273,14 +302,7 @@ def _cut(log: CommitLog, scan: LogScan, flushed: int, done: Recovery) -> None:
     used = [start for start in log.starts if start >= behind and any(log.peek(start, 8))]
     done.deleted_files = [log.path(start) for start in log.starts if start >= behind]
     log.hold(min(flushed, end))
-    try:
-        not_zero = log.cut(end, in_doubt=not done.clean)
-    except FlushFailed as error:
-        path = log.path(log.start_of(min(flushed, end)))
-        raise FlushFailed(
-            f"{path}: the records from log offset {min(flushed, end)} to {end} are in doubt after an unclean stop, and "
-            f"could not be synced now: {error}; {_ANOTHER_DISK}"
-        ) from error
+    not_zero = log.cut(end, in_doubt=not done.clean)
     if used:
         not_zero = max(not_zero, used[-1] + log.file_size)
     if not_zero > end:

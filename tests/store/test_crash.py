@@ -5,6 +5,7 @@ the log.
 import contextlib
 import errno
 import random
+import threading
 from datetime import datetime
 from pathlib import Path
 
@@ -309,6 +310,46 @@ def test_writing_again_can_be_interrupted_and_is_done_again(call):
         open_store(ROOT, disk)
     store = open_store(ROOT, disk.kill())
     assert len(bodies(store)) == 20 and store.flushed_offset == store.end_offset
+    check_sound(store)
+
+
+def _with_many_files_in_doubt() -> MemoryFiles:
+    """Returns a disk whose log has more than three files, none of which is known to be on disk."""
+    disk = MemoryFiles()
+    store = open_store(ROOT, disk)
+    put(store, "topic", 0, [b"x" * 900] * 40)
+    assert store.end_offset > 3 * LOG_FILE
+    disk.fail("fdatasync", errno.EIO, matching="commitlog")
+    with pytest.raises(FlushFailed):
+        store.flush()
+    return disk.kill()
+
+
+def test_a_file_in_doubt_is_synced_while_later_ones_are_read_and_written_again():
+    disk = _with_many_files_in_doubt()
+    first_is_synced = threading.Event()
+    waited: list[bool] = []
+
+    def before(call: str, path: Path) -> None:
+        if call == "fdatasync" and path == ROOT / "commitlog" / f"{0:020d}":
+            first_is_synced.set()
+        elif call == "pwrite" and path == ROOT / "commitlog" / f"{3 * LOG_FILE:020d}":
+            waited.append(first_is_synced.wait(30))
+
+    disk.before = before
+    store = open_store(ROOT, disk)
+    assert waited and all(waited)
+    assert len(bodies(store)) == 40
+    check_sound(store)
+
+
+def test_a_sync_that_fails_while_later_files_are_written_again_refuses_the_start():
+    disk = _with_many_files_in_doubt()
+    disk.fail("fdatasync", errno.EIO, matching=f"commitlog/{0:020d}")
+    with pytest.raises(FlushFailed, match=r"commitlog/0.*log offset 0 to .*another disk"):
+        open_store(ROOT, disk)
+    store = open_store(ROOT, disk.kill())
+    assert len(bodies(store)) == 40 and store.flushed_offset == store.end_offset
     check_sound(store)
 
 
