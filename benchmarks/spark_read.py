@@ -79,7 +79,7 @@ def large_records(bench: Bench, made: Spark, ours: OurCluster) -> None:
         FOUR_TASKS: spark.rocketsim(address, topic, schemaProfile="kafka", minPartitions="4"),
     }
     check(bench, made, sources, rows, LARGE)
-    # A read takes only about a second, and one that waits for the host twice as long, so five rounds say little.
+    # A read takes about a second, and twice as long if it waits for the host, so five rounds would say little.
     plan = replace(bench.plan.again(), rounds=bench.plan.pick(15, 9, 1))
     results = bench.contest(contestants(made, sources, rows, {}, 1.0), "1 MiB,", plan)
     report(bench, results, "batch, 1 MiB", "Kafka's columns", FOUR_TASKS, targets.READ_LARGE)

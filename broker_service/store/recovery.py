@@ -283,7 +283,7 @@ def _expect(log: CommitLog, scan: LogScan, flushed: int) -> None:
 
 @contextmanager
 def _in_doubt(log: CommitLog, scan: LogScan, flushed: int) -> Iterator[None]:
-    """A context for the syncs of recovery: a failed one tells which records may not be on disk."""
+    """A context for the syncs of recovery.  If one fails, the error names the records that may not be on disk."""
     try:
         yield
     except FlushFailed as error:
