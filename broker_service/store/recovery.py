@@ -18,8 +18,8 @@ After an unclean stop, the records above the flushed offset are first written ag
 may have failed, and the kernel may then have marked their pages clean, so that another sync would not write them.
 """
 
+import threading
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -118,8 +118,8 @@ def recover(
         flushed_to = max(flushed.offset if flushed else check_from, log.min_offset)
         scan = LogScan(log, scan_from, check_from=check_from, strict_from=flushed_to if flushed else log.file_end)
         with _in_doubt(log, scan, flushed_to):
-            with ThreadPoolExecutor(1, "recovery") as thread:
-                found = scan if clean else _written_again(log, scan, flushed_to, thread)
+            with _SyncThread(log) as syncs:
+                found = scan if clean else _written_again(log, scan, flushed_to, syncs)
                 _fill(queues, scan, found, delay_levels_ms, done)
             _expect(log, scan, flushed_to)
             _cut(log, scan, flushed_to, done)
@@ -153,18 +153,50 @@ def newest_stored_ms(log: CommitLog, queues: QueueTable) -> int:
         return 0
 
 
-def _written_again(
-    log: CommitLog, scan: LogScan, begin: int, thread: ThreadPoolExecutor
-) -> Iterator[tuple[int, Records]]:
+class _SyncThread:
+    """Syncs parts of the log on a thread, one after the other.  No sync is under way after the context."""
+
+    def __init__(self, log: CommitLog) -> None:
+        self._log = log
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+
+    def __enter__(self) -> "_SyncThread":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._thread is not None:
+            self._thread.join()
+
+    def sync(self, begin: int, end: int) -> None:
+        """Begins to sync this part when the part before it is synced.  Raises the error of an earlier sync."""
+        self.wait()
+        self._thread = threading.Thread(target=self._run, name="recovery", args=(begin, end))
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Waits for the last sync, and raises its error."""
+        if self._thread is not None:
+            self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def _run(self, begin: int, end: int) -> None:
+        try:
+            self._log.sync(begin, end)
+        except BaseException as error:
+            self._error = error
+
+
+def _written_again(log: CommitLog, scan: LogScan, begin: int, syncs: _SyncThread) -> Iterator[tuple[int, Records]]:
     """Yields the records of the scan, and writes those from `begin` on once more in their places.
 
     After a failed sync, the kernel may have marked the pages of these records clean.  Writing the pages makes them
-    dirty, so that the sync of `_cut` brings them to disk.  To leave little for that sync, `thread` syncs each file when
+    dirty, so that the sync of `_cut` brings them to disk.  To leave little for that sync, `syncs` syncs each file when
     the scan is past it.  Nothing is lost if this start fails, too: the file still has the same bytes, and they do not
     count as flushed before recovery has ended.
     """
     synced = begin
-    syncs: list[Future[None]] = []
     for offset, records in scan:
         data = records.view_bytes()
         end = offset + len(data)
@@ -175,12 +207,11 @@ def _written_again(
             _write_again(log, first, data[first - offset :])
             begin = end
             if (start := log.start_of(begin)) > synced:
-                syncs.append(thread.submit(log.sync, synced, start))
+                syncs.sync(synced, start)
                 synced = start
         yield offset, records
     _write_range_again(log, begin, scan.end_offset)
-    for sync in syncs:
-        sync.result()
+    syncs.wait()
 
 
 def _write_again(log: CommitLog, offset: int, data: Buffer) -> None:

@@ -72,7 +72,7 @@ def skip_the_sync(plant):
 
 def believe_the_page_cache(plant):
     """A start counts everything that it finds above the flushed offset as flushed, without a sync."""
-    plant(recovery, "_written_again", lambda log, scan, begin: iter(scan))
+    plant(recovery, "_written_again", lambda log, scan, begin, syncs: iter(scan))
 
 
 def merge_offsets_backwards(plant):

@@ -30,7 +30,7 @@ from broker_service.node.node import BrokerNode
 from broker_service.replication import flusher
 from broker_service.replication.acknowledgement import AckLevels
 from broker_service.replication.epochs import Epoch
-from broker_service.store import durability
+from broker_service.store import durability, recovery
 from broker_service.store.offset_journal import NEVER, OffsetEntry, OffsetJournal
 from tests.simulation.broker import Broker, NameServer
 from tests.simulation.clients import GROUPS, HOST, Clients
@@ -204,7 +204,10 @@ class World:
         gc.disable()  # the time of a collection must not depend on earlier runs
         try:
             journal = partial(OffsetJournal, reserve=JOURNAL_RESERVE)
-            with self.threading.installed(flusher, durability), patch.object(storage, "OffsetJournal", journal):
+            with (
+                self.threading.installed(flusher, durability, recovery),
+                patch.object(storage, "OffsetJournal", journal),
+            ):
                 yield
         finally:
             for broker in self.brokers:

@@ -353,6 +353,25 @@ def test_a_sync_that_fails_while_later_files_are_written_again_refuses_the_start
     check_sound(store)
 
 
+def test_no_sync_is_under_way_after_a_start_was_refused():
+    disk = _with_many_files_in_doubt()
+    third = f"commitlog/{2 * LOG_FILE:020d}"
+    disk.fail("pwrite", errno.EIO, matching=third)
+    is_refused = threading.Event()
+    ended: list[bool] = []
+
+    def before(call: str, path: Path) -> None:
+        if call == "pwrite" and str(path).endswith(third):
+            is_refused.set()
+        elif call == "fdatasync" and path == ROOT / "commitlog" / f"{0:020d}":
+            ended.append(is_refused.wait(30))
+
+    disk.before = before
+    with pytest.raises(ServiceNotAvailable, match="cannot be written again"):
+        open_store(ROOT, disk)
+    assert ended == [True]
+
+
 def test_zeros_that_a_cut_left_in_the_page_cache_only_reach_the_disk_with_the_next_start():
     disk = MemoryFiles()
     store = open_store(ROOT, disk)
