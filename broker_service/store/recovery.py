@@ -192,9 +192,9 @@ def _written_again(log: CommitLog, scan: LogScan, begin: int, syncs: _SyncThread
     """Yields the records of the scan, and writes those from `begin` on once more in their places.
 
     After a failed sync, the kernel may have marked the pages of these records clean.  Writing the pages makes them
-    dirty, so that the sync of `_cut` brings them to disk.  To leave little for that sync, `syncs` syncs each file when
-    the scan is past it.  Nothing is lost if this start fails, too: the file still has the same bytes, and they do not
-    count as flushed before recovery has ended.
+    dirty, so that the sync of `_cut` brings them to disk.  To leave little for that sync, a file is synced on a thread
+    while the next one is read.  Nothing is lost if this start fails, too: the file still has the same bytes, and they
+    do not count as flushed before recovery has ended.
     """
     synced = begin
     for offset, records in scan:
