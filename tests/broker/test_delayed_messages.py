@@ -407,8 +407,9 @@ async def test_saving_the_position_does_not_hold_up_the_event_loop(
         await put(node, "t", b"x")  # makes the topic
         monkeypatch.setattr(JsonFile, "save", noted)
         await send_delayed(node, b"a")
-        await until(lambda: {"delay_position.json", "delayOffset.json"} <= threads.keys(), "saved")
-        assert threading.main_thread() not in threads.values()
+        saved = {"delay_position.json", "delayOffset.json"}
+        await until(lambda: saved <= threads.keys(), "saved")
+        assert threading.main_thread() not in {threads[name] for name in saved}
         monkeypatch.undo()
 
 
