@@ -169,7 +169,7 @@ class _SyncThread:
             self._thread.join()
 
     def sync(self, begin: int, end: int) -> None:
-        """Begins to sync this part when the part before it is synced.  Raises the error of an earlier sync."""
+        """Waits for the earlier sync, raises its error, and then starts to sync this part of the log on the thread."""
         self.wait()
         self._thread = threading.Thread(target=self._run, name="recovery", args=(begin, end))
         self._thread.start()
