@@ -118,7 +118,7 @@ def recover(
         flushed_to = max(flushed.offset if flushed else check_from, log.min_offset)
         scan = LogScan(log, scan_from, check_from=check_from, strict_from=flushed_to if flushed else log.file_end)
         with _in_doubt(log, scan, flushed_to):
-            with _SyncThread(log) as syncs:
+            with _Syncs(log) as syncs:
                 found = scan if clean else _written_again(log, scan, flushed_to, syncs)
                 _fill(queues, scan, found, delay_levels_ms, done)
             _expect(log, scan, flushed_to)
@@ -153,31 +153,41 @@ def newest_stored_ms(log: CommitLog, queues: QueueTable) -> int:
         return 0
 
 
-class _SyncThread:
-    """Syncs parts of the log on a thread, one after the other.  No sync is under way after the context."""
+class _Syncs:
+    """Syncs parts of the log, each on its own thread, while the caller goes on.  No sync is under way after the
+    context.
+
+    The threads do not wait for each other, so that the scan of the log never waits for the disk.
+    """
 
     def __init__(self, log: CommitLog) -> None:
         self._log = log
-        self._thread: threading.Thread | None = None
+        self._threads: list[threading.Thread] = []
         self._error: BaseException | None = None
 
-    def __enter__(self) -> "_SyncThread":
+    def __enter__(self) -> "_Syncs":
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._thread is not None:
-            self._thread.join()
+        self._join()
 
-    def sync(self, begin: int, end: int) -> None:
-        """Waits for the earlier sync, raises its error, and then starts to sync this part of the log on the thread."""
-        self.wait()
-        self._thread = threading.Thread(target=self._run, name="recovery", args=(begin, end))
-        self._thread.start()
+    def start(self, begin: int, end: int) -> None:
+        """Starts to sync this part of the log.  Raises the error of an earlier sync if one has failed by now."""
+        self._raise()
+        thread = threading.Thread(target=self._run, name=f"recovery-sync-{begin}", args=(begin, end))
+        self._threads.append(thread)
+        thread.start()
 
     def wait(self) -> None:
-        """Waits for the last sync, and raises its error."""
-        if self._thread is not None:
-            self._thread.join()
+        """Waits for all syncs, and raises the error of the first that failed."""
+        self._join()
+        self._raise()
+
+    def _join(self) -> None:
+        for thread in self._threads:
+            thread.join()
+
+    def _raise(self) -> None:
         if self._error is not None:
             raise self._error
 
@@ -185,10 +195,10 @@ class _SyncThread:
         try:
             self._log.sync(begin, end)
         except BaseException as error:
-            self._error = error
+            self._error = self._error or error
 
 
-def _written_again(log: CommitLog, scan: LogScan, begin: int, syncs: _SyncThread) -> Iterator[tuple[int, Records]]:
+def _written_again(log: CommitLog, scan: LogScan, begin: int, syncs: _Syncs) -> Iterator[tuple[int, Records]]:
     """Yields the records of the scan, and writes those from `begin` on once more in their places.
 
     After a failed sync, the kernel may have marked the pages of these records clean.  Writing the pages makes them
@@ -207,7 +217,7 @@ def _written_again(log: CommitLog, scan: LogScan, begin: int, syncs: _SyncThread
             _write_again(log, first, data[first - offset :])
             begin = end
             if (start := log.start_of(begin)) > synced:
-                syncs.sync(synced, start)
+                syncs.start(synced, start)
                 synced = start
         yield offset, records
     _write_range_again(log, begin, scan.end_offset)

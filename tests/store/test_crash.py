@@ -325,20 +325,24 @@ def _with_many_files_in_doubt() -> MemoryFiles:
     return disk.kill()
 
 
-def test_a_file_in_doubt_is_synced_while_later_ones_are_read_and_written_again():
+def test_files_in_doubt_are_synced_while_later_ones_are_read_and_written_again():
     disk = _with_many_files_in_doubt()
-    first_is_synced = threading.Event()
-    waited: list[bool] = []
+    first, second, last = (ROOT / "commitlog" / f"{number * LOG_FILE:020d}" for number in (0, 1, 3))
+    sync_begins = {first: threading.Event(), second: threading.Event()}
+    last_is_written = threading.Event()
+    went_on: list[bool] = []
 
     def before(call: str, path: Path) -> None:
-        if call == "fdatasync" and path == ROOT / "commitlog" / f"{0:020d}":
-            first_is_synced.set()
-        elif call == "pwrite" and path == ROOT / "commitlog" / f"{3 * LOG_FILE:020d}":
-            waited.append(first_is_synced.wait(30))
+        if call == "fdatasync" and path in sync_begins:
+            sync_begins[path].set()
+            went_on.append(last_is_written.wait(30))
+        elif call == "pwrite" and path == last:
+            went_on.extend(event.wait(30) for event in sync_begins.values())
+            last_is_written.set()
 
     disk.before = before
     store = open_store(ROOT, disk)
-    assert waited and all(waited)
+    assert len(went_on) >= 4 and all(went_on)
     assert len(bodies(store)) == 40
     check_sound(store)
 
