@@ -1,6 +1,7 @@
 """The compiled record codec: its checksums, its refusals, and the same verdict as in Python for random damage."""
 
 import itertools
+import os
 import random
 import subprocess
 import sys
@@ -448,7 +449,12 @@ def test_ten_million_damaged_frames_have_the_same_verdict_as_in_python(checksums
 
 @pytest.mark.long
 def test_sanitizers_find_nothing_while_frames_are_damaged():
+    python_first = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
     done = subprocess.run(
-        [ROOT / "tests/support/sanitized_kernels", "100000"], capture_output=True, text=True, cwd=ROOT
+        [ROOT / "tests/support/sanitized_kernels", "100000"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PATH": python_first},
     )
     assert done.returncode == 0, done.stderr
