@@ -175,8 +175,8 @@ class _Syncs:
         """Starts to sync this part of the log.  Raises the error of an earlier sync if one has failed by now."""
         self._raise()
         thread = threading.Thread(target=self._run, name=f"recovery-sync-{begin}", args=(begin, end))
-        self._threads.append(thread)
         thread.start()
+        self._threads.append(thread)
 
     def wait(self) -> None:
         """Waits for all syncs, and raises the error of the first that failed."""
@@ -202,9 +202,9 @@ def _written_again(log: CommitLog, scan: LogScan, begin: int, syncs: _Syncs) -> 
     """Yields the records of the scan, and writes those from `begin` on once more in their places.
 
     After a failed sync, the kernel may have marked the pages of these records clean.  Writing the pages makes them
-    dirty, so that the sync of `_cut` brings them to disk.  To leave little for that sync, a file is synced on a thread
-    while the next one is read.  Nothing is lost if this start fails, too: the file still has the same bytes, and they
-    do not count as flushed before recovery has ended.
+    dirty, so that the sync of `_cut` brings them to disk.  To leave little for that sync, each file is synced on
+    its own thread while later files are read.  Nothing is lost if this start fails, too: the file still has the same
+    bytes, and they do not count as flushed before recovery has ended.
     """
     synced = begin
     for offset, records in scan:
@@ -337,7 +337,7 @@ def _in_doubt(log: CommitLog, scan: LogScan, flushed: int) -> Iterator[None]:
 
 
 def _cut(log: CommitLog, scan: LogScan, flushed: int, done: Recovery) -> None:
-    """Sets the log's end; zeroes everything behind it, and syncs the log."""
+    """Sets the log's end, zeroes everything behind it, and syncs the log."""
     end = scan.end_offset
     behind = log.first_spare(end)
     used = [start for start in log.starts if start >= behind and any(log.peek(start, 8))]
